@@ -309,7 +309,9 @@ class MDMEncoderConfig(AOGPTConfig):
     * RADD (arXiv 2406.03736): `target_injection="none", position_encoding="rotary", norm="layernorm", qk_norm=False,
       attention_bias=False, attention_output_bias=False, hidden_act="gelu_pytorch_tanh"`;
     * SEDD (arXiv 2310.16834): the settings of RADD, but with `target_injection="sigma"` and `norm_bias=False`;
-    * MDLM (arXiv 2406.07524), after conversion: the settings of RADD.
+    * MDLM (arXiv 2406.07524), after conversion: the settings of RADD;
+    * LLaDA (arXiv 2502.09992) and Dream, after conversion: `target_injection="none", position_encoding="rotary"` and
+      the settings of a Llama or Qwen2; for Dream, also `shift_predictions=True`.
 
     Args:
         target_injection (`str`, defaults to `"adaln"`): How the model uses the target of a row, which is the position
@@ -322,6 +324,9 @@ class MDMEncoderConfig(AOGPTConfig):
             the last id is the mask id.
         mask_token_id (`int`, *optional*): Id that marks a masked position, which is still to be filled in. Defaults to
             `num_valid_tokens`. The encoder embeds this id, so it must be below `vocab_size`.
+        shift_predictions (`bool`, defaults to `False`): Whether each position is predicted by the row of the position
+            before it, as in Dream (arXiv 2508.15487). The first position is predicted by its own row. This needs
+            `target_injection="none"`.
         kwargs: Other arguments of [`AOGPTConfig`].
 
     Raises:
@@ -336,6 +341,8 @@ class MDMEncoderConfig(AOGPTConfig):
     model_type = "mdm_encoder"
     choices = AOGPTConfig.choices | {"target_injection": (*AOGPTConfig.choices["target_injection"], "sigma")}
 
+    shift_predictions: bool = False
+
     def __post_init__(self, **kwargs: Any) -> None:
         if self.num_valid_tokens is None and self.vocab_size != GPT2_PADDED_VOCAB_SIZE:
             self.num_valid_tokens = self.vocab_size - 1
@@ -349,6 +356,12 @@ class MDMEncoderConfig(AOGPTConfig):
             raise ValueError(
                 f"`start_token_id` ({self.start_token_id}) has no effect in an encoder, which has no start token. "
                 "Remove it."
+            )
+        check_flag("shift_predictions", self.shift_predictions)
+        if self.shift_predictions and self.target_injection != "none":
+            raise ValueError(
+                f"`shift_predictions` needs `target_injection='none'`, but `target_injection` is "
+                f"{self.target_injection!r}. Change one of them."
             )
         if self.neighbor_embeddings:
             raise ValueError(

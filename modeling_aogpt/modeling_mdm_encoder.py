@@ -79,6 +79,14 @@ class SigmaEmbedding(nn.Module):
         return self.down_proj(F.silu(self.up_proj(sinusoids)))
 
 
+def rows_before(is_token: torch.BoolTensor) -> torch.LongTensor:
+    """Return, for each row (batch, rows), the index of the last token before it, or its own index if there is none."""
+    own = torch.arange(is_token.shape[1], device=is_token.device).expand_as(is_token)
+    last = own.masked_fill(~is_token, -1).cummax(dim=1).values
+    before = F.pad(last[:, :-1], (1, 0), value=-1)
+    return torch.where(before < 0, own, before)
+
+
 class MDMEncoderPreTrainedModel(AOGPTPreTrainedModel):
     """Base class of all encoders (see [`AOGPTPreTrainedModel`])."""
 
@@ -133,14 +141,16 @@ class MDMEncoderModel(MDMEncoderPreTrainedModel, AOGPTStack):
             kwargs: Other arguments that Transformers may pass to any model, such as `output_hidden_states`.
 
         Returns:
-            `BaseModelOutput` with `last_hidden_state` (batch, rows, hidden_size).
+            `BaseModelOutput` with `last_hidden_state` (batch, rows, hidden_size). Each row predicts its own position,
+            also with `config.shift_predictions`.
 
         Raises:
             ValueError: If `sigma` has a wrong shape or wrong values, if the model does not use a noise level, or if an
                 argument is unknown.
         """
         check_forward_arguments(self, kwargs)
-        positions = token_positions(token_mask(input_ids, attention_mask))
+        is_token = token_mask(input_ids, attention_mask)
+        positions = token_positions(is_token)
         hidden_states = self.embed_tokens(input_ids)
         if self.position_embeddings is not None:
             hidden_states = hidden_states + self.position_embeddings(positions)
@@ -160,6 +170,9 @@ class MDMEncoderModel(MDMEncoderPreTrainedModel, AOGPTStack):
             attention_mask=mask,
             **kwargs,
         )
+        if self.config.shift_predictions:
+            rows = rows_before(is_token)[..., None].expand_as(hidden_states)
+            hidden_states = hidden_states.gather(1, rows)
         return BaseModelOutput(last_hidden_state=hidden_states)
 
     def _prepare_sigma(

@@ -3,7 +3,7 @@
 """
 Conversion of masked diffusion models with the layers of a Llama or Qwen, against Transformers' own classes.
 
-The golden values of LLaDA are float32 outputs of the authors' code at some positions of three sequences.
+The golden values of LLaDA and Dream are float32 outputs of the authors' code at some positions of three sequences.
 """
 
 import json
@@ -18,14 +18,14 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import AutoModelForMaskedLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerFast
 
 from model_cards.publish import default_card
-from modeling_aogpt import MDMEncoderForMaskedLM
+from modeling_aogpt import MDMEncoderConfig, MDMEncoderForMaskedLM
 from tests.references import network_output, seeded
 from tests.test_convert_causal_lm import LENGTH, make_causal
 from training import convert_masked_lm
 from training.convert_masked_lm import as_causal_lm, convert, convert_model, llama_name
 
 FIXTURES = Path(__file__).parent / "fixtures"
-OLD_MASK, NUM_TOKENS = 96, 100  # of the LLaDA
+OLD_MASK, NUM_TOKENS = 96, 100  # of the LLaDA; Dream has the same mask
 FAMILIES = ("llama", "llama, biases, head width", "qwen2", "qwen3")
 
 
@@ -37,18 +37,17 @@ def make_tokenizer(num_tokens: int, **special: int) -> PreTrainedTokenizerFast:
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, **tokens)
 
 
-@pytest.fixture
-def llada_settings() -> dict[str, Any]:
-    with safe_open(FIXTURES / "llada_model.safetensors", framework="pt") as file:
+def read_settings(name: str) -> dict[str, Any]:
+    with safe_open(FIXTURES / f"{name}_model.safetensors", framework="pt") as file:
         return json.loads(file.metadata()["config"])
 
 
 @pytest.fixture
-def llada(tmp_path: Path, llada_settings: dict[str, Any]) -> Path:
+def llada(tmp_path: Path) -> Path:
     """Return the folder of a LLaDA, whose mask is not the last token."""
     folder = tmp_path / "llada"
     make_tokenizer(NUM_TOKENS, eos_token=81).save_pretrained(folder)
-    (folder / "config.json").write_text(json.dumps(llada_settings))
+    (folder / "config.json").write_text(json.dumps(read_settings("llada")))
     tensors = load_file(FIXTURES / "llada_model.safetensors")
     files = {name: f"model-{number % 2}.safetensors" for number, name in enumerate(sorted(tensors))}
     for file in set(files.values()):
@@ -77,12 +76,15 @@ def full_attention_logits(causal: PreTrainedModel, ids: torch.LongTensor) -> tor
     return causal(ids, attention_mask=torch.zeros(1, 1, ids.shape[1], ids.shape[1]), use_cache=False).logits
 
 
+@pytest.mark.parametrize("name", ["llada", "dream"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @torch.no_grad()
-def test_outputs_of_a_llada_equal_those_of_the_authors_code(llada_settings: dict[str, Any], dtype: torch.dtype) -> None:
-    tensors = {llama_name(name): tensor for name, tensor in load_file(FIXTURES / "llada_model.safetensors").items()}
-    model = convert_model(as_causal_lm(llada_settings), tensors, OLD_MASK).to(dtype)
-    golden = load_file(FIXTURES / "llada_golden.safetensors")
+def test_outputs_equal_those_of_the_authors_code(name: str, dtype: torch.dtype) -> None:
+    tensors = load_file(FIXTURES / f"{name}_model.safetensors")
+    weights = {llama_name(name): tensor for name, tensor in tensors.items()}
+    config = as_causal_lm(read_settings(name))
+    model = convert_model(config, weights, OLD_MASK, shift_predictions=name == "dream").to(dtype)
+    golden = load_file(FIXTURES / f"{name}_golden.safetensors")
     logits = network_output(model, golden["input_ids"])[:, golden["positions"]]
     torch.testing.assert_close(logits, golden["logits"], rtol=0, atol=1e-5, check_dtype=False)
 
@@ -107,6 +109,73 @@ def test_a_llada_gets_a_mask_with_the_highest_id(llada: Path, tmp_path: Path) ->
     assert (model.generate(ids, num_steps=4, generator=seeded(), suppress_tokens=None) == OLD_MASK).any()
     assert model.generation_config.eos_token_id == 81
     assert default_card(model.config) == "converted_masked"
+
+
+@pytest.fixture
+def dream(tmp_path: Path) -> Path:
+    """Return the folder of a Dream, whose tokenizer has a class of its own. Its tokens are 93 bytes and 4 others."""
+    folder = tmp_path / "dream"
+    folder.mkdir()
+    characters = [chr(id + 33) for id in range(93)]
+    (folder / "vocab.json").write_text(json.dumps({character: id for id, character in enumerate(characters)}))
+    (folder / "merges.txt").write_text("#version: 0.2\n")
+    special = {93: "<|endoftext|>", 94: "<|im_start|>", 95: "<|beginoftext|>", OLD_MASK: "<|mask|>"}
+    settings = {
+        "added_tokens_decoder": {
+            id: {"content": token, "lstrip": False, "normalized": False, "rstrip": False, "single_word": False,
+                 "special": True}
+            for id, token in special.items()
+        },
+        "auto_map": {"AutoTokenizer": ["tokenization_dream.DreamTokenizer", None]},
+        "tokenizer_class": "DreamTokenizer",
+        "bos_token": "<|beginoftext|>", "eos_token": "<|endoftext|>", "pad_token": "<|endoftext|>",
+        "mask_token": "<|mask|>", "unk_token": None,
+    }  # fmt: skip
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    (folder / "config.json").write_text(json.dumps(read_settings("dream")))
+    save_file(load_file(FIXTURES / "dream_model.safetensors"), folder / "model.safetensors")
+    return folder
+
+
+@torch.no_grad()
+def test_a_dream_is_converted_with_its_tokenizer(dream: Path, tmp_path: Path) -> None:
+    convert(str(dream), tmp_path / "model")
+    model = AutoModelForMaskedLM.from_pretrained(tmp_path / "model")
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "model")
+    assert model.config.shift_predictions
+    assert (tokenizer.mask_token, tokenizer.mask_token_id, tokenizer.eos_token_id) == ("<|mask|>", OLD_MASK, 93)
+    assert model.generation_config.suppress_tokens is None
+    assert tokenizer("ab<|mask|>c").input_ids == [64, 65, OLD_MASK, 66]
+    golden = load_file(FIXTURES / "dream_golden.safetensors")
+    ids = golden["input_ids"]
+    logits = network_output(model, ids)[:, golden["positions"]]
+    torch.testing.assert_close(logits, golden["logits"], rtol=0, atol=1e-5)
+
+    # In generation and likelihoods, too, each position is predicted by the row before it.
+    filled = model.generate(ids, do_sample=False, unmasking="fixed_count", num_steps=1)
+    is_masked = ids == OLD_MASK
+    assert torch.equal(filled[is_masked], network_output(model, ids)[..., :OLD_MASK].argmax(dim=-1)[is_masked])
+    scores = model.conditional_log_likelihood(filled, is_masked, num_times=2, generator=seeded())
+    assert scores.log_likelihood.isfinite().all()
+
+
+@torch.no_grad()
+def test_shifted_predictions_skip_padding(dream: Path, tmp_path: Path) -> None:
+    model = convert(str(dream), tmp_path / "model")
+    ids = load_file(FIXTURES / "dream_golden.safetensors")["input_ids"][:1, :6]
+    expected = network_output(model, ids)
+    padded, mask = torch.full((1, 9), 93), torch.zeros(1, 9, dtype=torch.long)
+    columns = torch.tensor([1, 2, 4, 5, 6, 8])
+    padded[:, columns], mask[:, columns] = ids, 1
+    output = model.apply_head(model.model(padded, attention_mask=mask).last_hidden_state)[:, columns]
+    torch.testing.assert_close(output, expected, rtol=0, atol=1e-5)
+
+
+def test_shifted_predictions_need_rows_without_targets() -> None:
+    with pytest.raises(ValueError, match="`shift_predictions` needs `target_injection='none'`"):
+        MDMEncoderConfig(shift_predictions=True)
+    with pytest.raises(ValueError, match="`shift_predictions` must be"):
+        MDMEncoderConfig(shift_predictions=1, target_injection="none")
 
 
 @torch.no_grad()
@@ -210,7 +279,10 @@ def test_windows_are_ignored(tmp_path: Path) -> None:
         ({"mask_token_id": 101}, "`mask_token_id` is 101 in config.json"),
         ({"mask_token_id": "96"}, "`mask_token_id` is '96' in config.json"),
         ({"max_sequence_length": "long"}, "config.json has settings that are not allowed"),
-        ({"model_type": "Dream"}, "A model of type 'Dream' cannot be converted. .* 'llada' or one of 'a2d-llama'"),
+        (
+            {"model_type": "qwen2"},
+            "A model of type 'qwen2' cannot be converted. .* 'llada', 'Dream', 'a2d-llama'",
+        ),
         ({"alibi": True}, "A LLaDA with `alibi=True` cannot be converted"),
         ({"n_layers": 3}, "9 weights are missing, such as model.layers.2.input_layernorm.weight"),
         ({"n_layers": 1}, "9 weights are unknown, such as model.layers.1.input_layernorm.weight"),

@@ -5,17 +5,18 @@ Command that converts a masked diffusion model with the layers of a Llama or Qwe
 
     python training/convert_masked_lm.py SOURCE OUTPUT_DIR [--max_length N]
 
-SOURCE is a folder or Hub name of a LLaDA (`GSAI-ML/LLaDA-8B-Base`) or of a Llama, Qwen2 or Qwen3 that dLLM trained as a
-masked diffusion model (`dllm-hub/Qwen3-0.6B-diffusion-mdlm-v0.1`). No code of SOURCE runs. The converted model makes
-the same predictions.
+SOURCE is a folder or Hub name of a LLaDA (`GSAI-ML/LLaDA-8B-Base`), of a Dream (`Dream-org/Dream-v0-Base-7B`) or of a
+Llama, Qwen2 or Qwen3 that dLLM trained as a masked diffusion model (`dllm-hub/Qwen3-0.6B-diffusion-mdlm-v0.1`). No code
+of SOURCE runs. The converted model makes the same predictions. (In a Dream, each position is predicted by the row
+before it: `shift_predictions` of [`MDMEncoderConfig`].)
 
 In this package, the mask must have the highest id. If the mask of SOURCE has a lower id, the tokenizer gets the new
 token `<|mask|>`, with the embedding of SOURCE's mask. The old mask remains in the vocabulary, but it is never
 generated.
 
-These models cannot be converted: Dream, which predicts the token after each position; LLaDA with a mixture of experts;
-and block diffusion models, whose attention is not full. Block diffusion models of dLLM have the same config.json as
-masked diffusion models. The command converts them without an error, but their predictions are wrong.
+These models cannot be converted: LLaDA with a mixture of experts, and block diffusion models, whose attention is not
+full. Block diffusion models of dLLM have the same config.json as masked diffusion models. The command converts them
+without an error, but their predictions are wrong.
 """
 
 import copy
@@ -30,13 +31,19 @@ from huggingface_hub import snapshot_download
 from huggingface_hub.errors import HfHubHTTPError, StrictDataclassError
 from safetensors import SafetensorError
 from safetensors.torch import load_file
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedTokenizerBase
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    PreTrainedConfig,
+    PreTrainedTokenizerBase,
+    Qwen2Tokenizer,
+)
 
 from common.commands import Parser, one_line_errors
 from common.files import check_empty_folder
 from common.models import save_model
 from modeling_aogpt import MDMEncoderConfig, MDMEncoderForMaskedLM
-from modeling_aogpt.tokenization import load_tokenizer
+from modeling_aogpt.tokenization import add_mask_token, load_tokenizer
 from modeling_aogpt.validation import is_integer
 from training.convert_causal_lm import NUM_CHECKED_TOKENS, convert_settings, find_end_tokens, read_source_facts
 
@@ -78,7 +85,8 @@ LLADA_MODULES = {
     "blocks.N.up_proj": "model.layers.N.mlp.up_proj",
     "blocks.N.ff_out": "model.layers.N.mlp.down_proj",
 }
-DLLM_TYPES = ("a2d-llama", "a2d-qwen2", "a2d-qwen3")
+# `model_type` of sources with the settings and names of a causal language model, and its type.
+CAUSAL_TYPES = {"Dream": "qwen2", "a2d-llama": "llama", "a2d-qwen2": "qwen2", "a2d-qwen3": "qwen3"}
 TABLE, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 NUM_CHECKED_LAYERS = 2
 
@@ -127,6 +135,18 @@ def read_weights(folder: Path) -> Weights:
     return weights
 
 
+def load_source_tokenizer(folder: Path, kind: str) -> PreTrainedTokenizerBase:
+    """Load the tokenizer of a source, and give it a mask token with the highest id. `kind` is the `model_type`."""
+    if kind != "Dream":
+        return load_tokenizer(str(folder))
+    try:  # Dream has a class of its own, which is a copy of Qwen2Tokenizer
+        tokenizer = Qwen2Tokenizer.from_pretrained(folder)
+    except Exception as error:  # a damaged file can raise errors of any kind
+        raise ValueError(f"The tokenizer in {folder} cannot be loaded: {error}. Download the model again.") from error
+    tokenizer.init_kwargs.pop("auto_map", None)
+    return add_mask_token(tokenizer)
+
+
 def find_mask(given: dict[str, Any], folder: Path, tokenizer: PreTrainedTokenizerBase) -> int:
     """
     Return the id of the source's mask: the `mask_token_id` of config.json, or the mask token of the source's tokenizer.
@@ -161,20 +181,20 @@ def as_causal_lm(given: dict[str, Any]) -> PreTrainedConfig:
         ValueError: If the source has other layers, or is of an unknown kind.
     """
     kind = given.get("model_type")
-    if kind in DLLM_TYPES:
+    if kind in CAUSAL_TYPES:
         # All layers have full attention, also in a Qwen whose config.json has a sliding window.
         ignored = ("model_type", "auto_map", "sliding_window", "use_sliding_window", "layer_types")
         settings = {name: value for name, value in given.items() if name not in ignored}
-        kind = kind.removeprefix("a2d-")
     elif kind == "llada":
-        kind, settings = "llama", _llada_settings(given)
+        settings = _llada_settings(given)
     else:
         raise ValueError(
-            f"A model of type {kind!r} cannot be converted. `model_type` in config.json must be 'llada' or one of "
-            f"{', '.join(map(repr, DLLM_TYPES))}. Convert causal language models with training/convert_causal_lm.py."
+            f"A model of type {kind!r} cannot be converted. `model_type` in config.json must be one of "
+            f"{', '.join(map(repr, ('llada', *CAUSAL_TYPES)))}. Convert causal language models with "
+            "training/convert_causal_lm.py."
         )
     try:
-        return AutoConfig.for_model(kind, **settings)
+        return AutoConfig.for_model(CAUSAL_TYPES.get(kind, "llama"), **settings)
     except (StrictDataclassError, TypeError, ValueError) as error:
         raise ValueError(f"config.json has settings that are not allowed: {error}") from error
 
@@ -236,7 +256,11 @@ def move_mask(weights: Weights, old: int, new: int) -> None:
 
 
 def convert_model(
-    source: PreTrainedConfig, weights: Weights, mask_token_id: int, max_length: int | None = None
+    source: PreTrainedConfig,
+    weights: Weights,
+    mask_token_id: int,
+    max_length: int | None = None,
+    shift_predictions: bool = False,
 ) -> MDMEncoderForMaskedLM:
     """
     Return an encoder with the weights of a masked diffusion model.
@@ -246,6 +270,7 @@ def convert_model(
         weights (`dict` of `torch.Tensor`): The weights, with the names of this causal language model.
         mask_token_id (`int`): Id of the mask. Lower ids stand for text.
         max_length (`int`, *optional*): Length of the longest sequence; defaults to that of the source.
+        shift_predictions (`bool`, defaults to `False`): See [`MDMEncoderConfig`].
 
     Raises:
         ValueError: If a setting or a weight is not supported, or if the predictions differ from those of the causal
@@ -254,7 +279,11 @@ def convert_model(
     settings = convert_settings(source, set(weights), max_length)
     settings["vocab_size"] = source.vocab_size = len(weights[TABLE])
     config = MDMEncoderConfig(
-        **settings, target_injection="none", num_valid_tokens=mask_token_id, mask_token_id=mask_token_id
+        **settings,
+        target_injection="none",
+        num_valid_tokens=mask_token_id,
+        mask_token_id=mask_token_id,
+        shift_predictions=shift_predictions,
     )
     check_predictions(source, config, weights)
     return _load_weights(config, weights)
@@ -309,6 +338,8 @@ def check_predictions(source: PreTrainedConfig, config: MDMEncoderConfig, weight
     ids = torch.randint(config.mask_token_id + 1, (1, length), generator=torch.Generator().manual_seed(0))
     all_rows = torch.zeros(1, 1, length, length)
     expected = causal(ids, attention_mask=all_rows, use_cache=False).logits
+    if config.shift_predictions:
+        expected = torch.cat((expected[:, :1], expected[:, :-1]), dim=1)
     difference = (encoder.apply_head(encoder.model(ids).last_hidden_state) - expected).abs().max()
     if not difference <= 100 * torch.finfo(torch.float32).eps ** 0.75 * expected.abs().max():
         raise ValueError(
@@ -337,8 +368,8 @@ def convert(source: str, output_dir: Path, max_length: int | None = None) -> MDM
     # Models that cannot be converted are refused before their weights are downloaded.
     folder = download(source, ["*.json", "*.jinja", "*.txt", "*.model", "README.md"])
     given = read_json_file(folder / "config.json")
-    config = as_causal_lm(given)
-    tokenizer = load_tokenizer(str(folder))
+    config, kind = as_causal_lm(given), given["model_type"]
+    tokenizer = load_source_tokenizer(folder, kind)
     old_mask, mask = find_mask(given, folder, tokenizer), tokenizer.mask_token_id
     weights = {llama_name(name): tensor for name, tensor in read_weights(download(source, ["*.safetensors"])).items()}
     if TABLE not in weights:
@@ -346,12 +377,12 @@ def convert(source: str, output_dir: Path, max_length: int | None = None) -> MDM
     if config.tie_word_embeddings:
         untie(weights)
     move_mask(weights, old_mask, mask)
-    model = convert_model(config, weights, mask, max_length)
+    model = convert_model(config, weights, mask, max_length, shift_predictions=kind == "Dream")
     ends = read_json_file(folder / "generation_config.json").get("eos_token_id", config.eos_token_id)
     model.config.eos_token_id = model.generation_config.eos_token_id = find_end_tokens(ends, tokenizer)
     if old_mask != mask:
         model.generation_config.suppress_tokens = [old_mask]
-    model.config.source_config = {"model_type": given["model_type"]} | read_source_facts(source)
+    model.config.source_config = {"model_type": kind} | read_source_facts(source)
     model.config.validate()
     save_model(model, tokenizer, output_dir)
     return model
@@ -361,7 +392,7 @@ def convert(source: str, output_dir: Path, max_length: int | None = None) -> MDM
 def main(argv: list[str]) -> None:
     """Run the command."""
     parser = Parser((), description="Convert a masked diffusion model into an encoder of this package.")
-    parser.add_argument("source", metavar="SOURCE", help="folder or Hub name of a LLaDA or of a model of dLLM")
+    parser.add_argument("source", metavar="SOURCE", help="folder or Hub name of a LLaDA, a Dream or a model of dLLM")
     parser.add_argument("output_dir", type=Path, metavar="OUTPUT_DIR", help="folder to write; must be new or empty")
     parser.add_argument("--max_length", type=int, help="length of the longest sequence (default: that of SOURCE)")
     (arguments,) = parser.parse(argv)

@@ -368,6 +368,8 @@ def convert(source: str, output_dir: Path, max_length: int | None = None) -> MDM
     # Models that cannot be converted are refused before their weights are downloaded.
     folder = download(source, ["*.json", "*.jinja", "*.txt", "*.model", "README.md"])
     given = read_json_file(folder / "config.json")
+    if not given:
+        raise ValueError(f"{folder} has no config.json. Pass the folder or the Hub name of a model.")
     config, kind = as_causal_lm(given), given["model_type"]
     tokenizer = load_source_tokenizer(folder, kind)
     old_mask, mask = find_mask(given, folder, tokenizer), tokenizer.mask_token_id

@@ -315,8 +315,9 @@ class MDMEncoderConfig(AOGPTConfig):
 
     Args:
         target_injection (`str`, defaults to `"adaln"`): How the model uses the target of a row, which is the position
-            of the row's own token. Besides the values of [`AOGPTConfig`] (`"none"` for RADD), `"sigma"` is allowed:
-            shifts, scales and gates of every layer are computed from the noise level of the sequence (SEDD).
+            of the row's own token (except with `shift_predictions`). Besides the values of [`AOGPTConfig`] (`"none"`
+            for RADD), `"sigma"` is allowed: shifts, scales and gates of every layer are computed from the noise level
+            of the sequence (SEDD).
         target_embedding_size (`int`, defaults to 128): Width of the target embedding with `target_injection="adaln"`,
             or of the noise-level embedding with `target_injection="sigma"`.
         num_valid_tokens (`int`, *optional*): Number of ids that stand for text: 0 ... `num_valid_tokens` - 1. Defaults

@@ -10,11 +10,11 @@ Llama, Qwen2 or Qwen3 that dLLM trained as a masked diffusion model (`dllm-hub/Q
 of SOURCE runs. The converted model makes the same predictions. (In a Dream, each position is predicted by the row
 before it: `shift_predictions` of [`MDMEncoderConfig`].)
 
-In this package, the mask must have the highest id. If the mask of SOURCE has a lower id, the tokenizer gets the new
-token `<|mask|>`, with the embedding of SOURCE's mask. The old mask remains in the vocabulary, but it is never
-generated.
+In this package, the mask must have a higher id than all tokens of text. If the mask of SOURCE has not, the tokenizer
+gets the new token `<|mask|>`, with the embedding of SOURCE's mask. The old mask remains in the vocabulary, but it is
+never generated.
 
-These models cannot be converted: LLaDA with a mixture of experts, and block diffusion models, whose attention is not
+These models are not supported: LLaDA with a mixture of experts, and block diffusion models, whose attention is not
 full. Block diffusion models of dLLM have the same config.json as masked diffusion models. The command converts them
 without an error, but their predictions are wrong.
 """
@@ -104,12 +104,13 @@ def download(source: str, patterns: list[str]) -> Path:
         return Path(snapshot_download(source, allow_patterns=patterns, ignore_patterns="*/*"))
     except (OSError, ValueError, HfHubHTTPError) as error:
         raise ValueError(
-            f"There is no model {source!r}, neither as a folder nor on the Hub. Check the name. (Cause: {error})"
+            f"The model {source!r} was not found as a folder, and could not be downloaded from the Hub. Check the name "
+            f"and the connection. (Cause: {error})"
         ) from error
 
 
 def read_json_file(path: Path) -> dict[str, Any]:
-    """Return the content of a JSON file, which must be an object. If there is no such file, it is empty."""
+    """Return the content of a JSON file, which must be an object. Return {} if the file does not exist."""
     try:
         content = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
     except ValueError as error:
@@ -162,7 +163,7 @@ def find_mask(given: dict[str, Any], folder: Path, tokenizer: PreTrainedTokenize
     if not is_integer(mask) or not 0 <= mask < len(tokenizer) or of_tokenizer not in (None, mask):
         raise ValueError(
             f"`mask_token_id` is {given.get('mask_token_id')!r} in config.json, and {of_tokenizer!r} in the tokenizer. "
-            "One of them must be the id of a token, and the other one the same or None. Correct config.json."
+            "Both must be the id of the same token, or one of them None. Correct the one that is wrong."
         )
     return mask
 
@@ -196,7 +197,9 @@ def as_causal_lm(given: dict[str, Any]) -> PreTrainedConfig:
     try:
         return AutoConfig.for_model(CAUSAL_TYPES.get(kind, "llama"), **settings)
     except (StrictDataclassError, TypeError, ValueError) as error:
-        raise ValueError(f"config.json has settings that are not allowed: {error}") from error
+        raise ValueError(
+            f"config.json has settings that are not allowed: {error}. Correct them, or download the model again."
+        ) from error
 
 
 def _llada_settings(given: dict[str, Any]) -> dict[str, Any]:
@@ -237,7 +240,7 @@ def untie(weights: Weights) -> None:
 
 def move_mask(weights: Weights, old: int, new: int) -> None:
     """
-    Give the token with the id `new` the embedding of `old`, in place. The tables get one more row if necessary.
+    Give the token with the id `new` the embedding of `old`, in place. The tables get one more entry if necessary.
 
     Raises:
         ValueError: If tokens of the tokenizer have no embedding.
@@ -343,8 +346,8 @@ def check_predictions(source: PreTrainedConfig, config: MDMEncoderConfig, weight
     difference = (encoder.apply_head(encoder.model(ids).last_hidden_state) - expected).abs().max()
     if not difference <= 100 * torch.finfo(torch.float32).eps ** 0.75 * expected.abs().max():
         raise ValueError(
-            f"The logits of the encoder and of a {source.model_type} with full attention differ by {difference:.2g}, "
-            f"because this {source.model_type} has features that this package does not support. Use another model."
+            f"The logits of the encoder and of Transformers' {source.model_type} with full attention differ by "
+            f"{difference:.2g}. The model may have features that this package does not support. Use another model."
         )
 
 

@@ -210,10 +210,13 @@ def test_a_llada_generates_as_with_its_own_function(steps: int, llada: Path, tmp
 
 @pytest.mark.parametrize("max_length", [None, LENGTH - 2])
 @pytest.mark.parametrize("family", FAMILIES)
-def test_models_of_dllm_predict_the_same(family: str, max_length: int | None, tmp_path: Path) -> None:
+def test_models_of_dllm_predict_the_same(
+    family: str, max_length: int | None, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     causal = make_causal(family)
     save_dllm(causal, tmp_path / "source")
     model = convert(str(tmp_path / "source"), tmp_path / "model", max_length)
+    assert "a2d" not in caplog.text  # Transformers does not know this type of model
     assert (model.config.mask_token_id, model.config.num_valid_tokens) == (15, 15)
     assert model.config.max_position_embeddings == (max_length or LENGTH)
     assert model.generation_config.suppress_tokens is None

@@ -21,6 +21,7 @@ without an error, but their predictions are wrong.
 
 import copy
 import json
+import logging
 import re
 import sys
 from pathlib import Path
@@ -139,7 +140,14 @@ def read_weights(folder: Path) -> Weights:
 def load_source_tokenizer(folder: Path, kind: str) -> PreTrainedTokenizerBase:
     """Load the tokenizer of a source, and give it a mask token with the highest id. `kind` is the `model_type`."""
     if kind != "Dream":
-        return load_tokenizer(str(folder))
+        # Transformers also reads config.json, and would warn that it does not know this type of model.
+        logger = logging.getLogger("transformers.configuration_utils")
+        level = logger.level
+        logger.setLevel(logging.ERROR)
+        try:
+            return load_tokenizer(str(folder))
+        finally:
+            logger.setLevel(level)
     try:  # Dream has a class of its own, which is a copy of Qwen2Tokenizer
         tokenizer = Qwen2Tokenizer.from_pretrained(folder)
     except Exception as error:  # a damaged file can raise errors of any kind

@@ -23,6 +23,7 @@ from lm_eval.api.model import TemplateLM
 from lm_eval.api.registry import register_model
 
 from common.commands import one_line_errors, progress_bar
+from common.hardware import default_device
 from common.models import find_model, load_pretrained, read_any_config
 from common.results import default_length
 from eval.scoring import split_batches
@@ -106,9 +107,9 @@ class AnyOrderLM(TemplateLM):
                 f"`num_orders` is {num_orders}. It must be at least 1, and exactly 1 if neither `context_order` nor "
                 "`completion_order` is 'random'. Set `num_orders` to 1, or set one of these orders to 'random'."
             )
-        has_cuda = torch.cuda.is_available()
-        if device is None or (device.startswith("cuda") and not has_cuda):  # the harness passes "cuda" by default
-            device = "cuda" if has_cuda else "cpu"
+        default = default_device().type
+        if device is None or (device.startswith("cuda") and default == "cpu"):  # the harness passes "cuda" by default
+            device = default
         if not isinstance(getattr(torch, dtype, None), torch.dtype):
             raise ValueError(f"`dtype` must be a data type of torch such as 'float32' or 'bfloat16', but is {dtype!r}.")
         pretrained = find_model(pretrained)

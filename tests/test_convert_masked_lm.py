@@ -337,6 +337,13 @@ def test_incomplete_folders_are_errors(llada: Path, tmp_path: Path) -> None:
         convert("nobody/nothing", tmp_path / "model")
 
 
+def test_settings_are_checked_before_weights_are_read(llada: Path, tmp_path: Path) -> None:
+    for path in llada.glob("*.safetensors*"):
+        path.unlink()
+    with pytest.raises(ValueError, match="`max_length` must be between 1 and 64"):
+        convert(str(llada), tmp_path / "model", max_length=65)
+
+
 def test_tokens_without_embeddings_are_an_error(tmp_path: Path) -> None:
     save_dllm(make_causal("llama"), tmp_path / "source")
     make_tokenizer(18, eos_token=13, mask_token=4).save_pretrained(tmp_path / "source")

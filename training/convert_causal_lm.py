@@ -176,6 +176,12 @@ def convert_settings(source: PreTrainedConfig, names: set[str], max_length: int 
     return settings
 
 
+def weight_names(config: PreTrainedConfig) -> set[str]:
+    """Return the names of the weights of a causal language model, without making or loading the weights."""
+    with torch.device("meta"):
+        return set(AutoModelForCausalLM.from_config(config).state_dict())
+
+
 def _check_layers(source: PreTrainedConfig, names: set[str]) -> None:
     """Raise a `ValueError` unless the source has a Llama's settings, and `names` are names of a Llama's weights."""
     settings = ["max_position_embeddings", "rope_parameters", *["rms_norm_eps"] * ("model.norm.weight" in names)]
@@ -342,15 +348,20 @@ def check_predictions(model: AOGPTForAnyOrderLM, causal: PreTrainedModel) -> Non
     with float32_weights(model.to(causal.device), causal):  # rounding to 16 bits would hide differences
         expected = causal(torch.cat((start, ids[:, :-1]), dim=1), use_cache=False).logits
         logits = model(ids).logits
-    # Transformers computes norms and rotations in float32, even in a model with float64 weights.
-    tolerance = 100 * torch.finfo(torch.float32).eps ** 0.75 * expected.abs().max()
-    difference = (logits - expected).abs().max()
-    if not difference <= tolerance:
+    if (difference := find_difference(logits, expected)) is not None:
         raise ValueError(
             f"The left-to-right logits of the {causal.config.model_type} and of the any-order model differ by "
             f"{difference:.2g}, because the {causal.config.model_type} has features that this package does not "
             "support. Use a model of another type."
         )
+
+
+def find_difference(logits: torch.Tensor, expected: torch.Tensor) -> torch.Tensor | None:
+    """Return the largest difference between logits, or None if it can be a rounding error in float32."""
+    # Transformers computes norms and rotations in float32, even in a model with float64 weights.
+    tolerance = 100 * torch.finfo(torch.float32).eps ** 0.75 * expected.abs().max()
+    difference = (logits - expected).abs().max()
+    return None if difference <= tolerance else difference
 
 
 def find_start_token(config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase, token: str | None) -> int:
@@ -441,9 +452,8 @@ def convert(
     config = read_any_config(source)
     tokenizer = load_tokenizer(source)
     start_token_id = find_start_token(config, tokenizer, start_token)
-    with torch.device("meta"):  # models that cannot be converted are refused before their weights are downloaded
-        names = set(AutoModelForCausalLM.from_config(config).state_dict())
-    convert_config(config, names, start_token_id, target_injection, max_length)
+    # Models that cannot be converted are refused before their weights are downloaded.
+    convert_config(config, weight_names(config), start_token_id, target_injection, max_length)
     if tokenizer.mask_token_id > config.vocab_size:
         raise ValueError(
             f"The tokenizer of SOURCE has ids up to {tokenizer.mask_token_id - 1}, but the embedding table of SOURCE "

@@ -46,7 +46,14 @@ from common.models import save_model
 from modeling_aogpt import MDMEncoderConfig, MDMEncoderForMaskedLM
 from modeling_aogpt.tokenization import add_mask_token, load_tokenizer
 from modeling_aogpt.validation import is_integer
-from training.convert_causal_lm import NUM_CHECKED_TOKENS, convert_settings, find_end_tokens, read_source_facts
+from training.convert_causal_lm import (
+    NUM_CHECKED_TOKENS,
+    convert_settings,
+    find_difference,
+    find_end_tokens,
+    read_source_facts,
+    weight_names,
+)
 
 # Settings of LLaDA's config.json, and their names in the configuration of a Llama.
 LLADA_SETTINGS = {
@@ -351,8 +358,8 @@ def check_predictions(source: PreTrainedConfig, config: MDMEncoderConfig, weight
     expected = causal(ids, attention_mask=all_rows, use_cache=False).logits
     if config.shift_predictions:
         expected = torch.cat((expected[:, :1], expected[:, :-1]), dim=1)
-    difference = (encoder.apply_head(encoder.model(ids).last_hidden_state) - expected).abs().max()
-    if not difference <= 100 * torch.finfo(torch.float32).eps ** 0.75 * expected.abs().max():
+    logits = encoder.apply_head(encoder.model(ids).last_hidden_state)
+    if (difference := find_difference(logits, expected)) is not None:
         raise ValueError(
             f"The logits of the encoder and of Transformers' {source.model_type} with full attention differ by "
             f"{difference:.2g}. The model may have features that this package does not support. Use another model."
@@ -382,6 +389,7 @@ def convert(source: str, output_dir: Path, max_length: int | None = None) -> MDM
     if not given:
         raise ValueError(f"{folder} has no config.json. Pass the folder or the Hub name of a model.")
     config, kind = as_causal_lm(given), given["model_type"]
+    convert_settings(config, weight_names(config), max_length)  # checks the settings
     tokenizer = load_source_tokenizer(folder, kind)
     old_mask, mask = find_mask(given, folder, tokenizer), tokenizer.mask_token_id
     weights = {llama_name(name): tensor for name, tensor in read_weights(download(source, ["*.safetensors"])).items()}

@@ -62,6 +62,7 @@ WRONG = [
     ("eval/benchmarks/likelihood_estimators.py damaged", "damaged/results.json is not a JSON file"),
     ("eval/benchmarks/likelihood_estimators.py", None),
     ("eval/benchmarks/likelihood_estimators.py folder --num_draws 3", "`num_draws` must be even, but is 3"),
+    ("eval/benchmarks/overview.py --results_dir nowhere", "nowhere"),
     ("eval/benchmarks/quickstart_report.py damaged", "damaged/results.json is not a JSON file"),
     ("eval/benchmarks/quickstart_report.py", None),
     ("eval/benchmarks/speed.py --size tiny --device nothing", r"`device` \(nothing\) does not exist"),

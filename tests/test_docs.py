@@ -77,12 +77,11 @@ def book_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def check_readme(names: dict[str, Any]) -> None:
-    assert names["samples"].shape == names["fast"].shape == names["exact"].shape == (4, 16)
-    assert names["written"].shape == (1, 16)
-    assert names["filled"].shape == (4, 16)
-    assert not (names["filled"] == names["tokenizer"].mask_token_id).any()
-    assert names["loss"].requires_grad
-    assert names["backwards"].shape == (2, 16)
+    assert names["names"].shape == (4, 16)
+    assert names["continued"].shape == (1, 16)
+    assert len(names["gap"].texts) == 1
+    assert names["any_order"].log_likelihood.shape == names["left_to_right"].shape == (1,)
+    assert names["logits"].shape[:2] == (1, 16)
     assert names["book_model"].config.max_position_embeddings == 64
 
 

@@ -75,6 +75,7 @@ def test_ablations_do_not_change_samples(name: str) -> None:
         ("decoder", [3, 5, 5, 5], [3, 3, 3, 3]),
         ("no-cache", [3, 6, 9, 12], [3, 3, 3, 3]),
         ("no-lemma", [12, 11, 8, 5], [12, 9, 6, 3]),
+        ("confidence-blocks", [12, 12, 9, 6], [12, 9, 6, 3]),
         ("one-by-one", [1] * 12, [1] * 12),
         ("prompt-lookup", None, None),
         ("speculative", None, None),

@@ -30,6 +30,7 @@ from modeling_aogpt.unmasking import ScheduledUnmasking
 Generate = Callable[[int, int, int], torch.LongTensor]
 
 CAUSAL_LMS = ("gpt2", "llama")
+BLOCK_LENGTH = 32  # as in the examples of LLaDA's authors
 LOOKUP_TOKENS = 10  # tokens that Transformers' prompt lookup drafts per pass; its documentation uses this value
 
 
@@ -147,6 +148,14 @@ DECODERS: dict[str, Callable[[AOGPTForAnyOrderLM], Contender]] = {
         remark="cache; a step queries all masked positions, draws a token for each, and keeps a part of them",
         is_linear=True,
         context=lambda model: packed_and_patched(ScheduledUnmasking, "is_adaptive", True),
+    ),
+    "confidence-blocks": partial(
+        sample_any_order,
+        remark=f"cache; blocks of {BLOCK_LENGTH} positions; a step queries the masked positions of the current block, "
+        "and keeps those of which the model is most certain",
+        order="confidence",
+        block_length=BLOCK_LENGTH,
+        stop_at_eos=False,
     ),
     "no-cache": partial(
         sample_any_order,

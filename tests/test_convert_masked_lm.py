@@ -300,6 +300,14 @@ def test_other_models_are_refused(changes: dict[str, Any], message: str, llada: 
     assert not (tmp_path / "model").exists()
 
 
+def test_block_diffusion_models_are_refused(tmp_path: Path) -> None:
+    """They have the same config.json as masked diffusion models, so only their name shows what they are."""
+    source = tmp_path / "Qwen3-0.6B-diffusion-bd3lm-v0.1"
+    save_dllm(make_causal("qwen3"), source)
+    with pytest.raises(ValueError, match="is a block diffusion model"):
+        convert(str(source), tmp_path / "model")
+
+
 def test_incomplete_folders_are_errors(llada: Path, tmp_path: Path) -> None:
     def check(message: str) -> None:
         with pytest.raises(ValueError, match=message):

@@ -95,6 +95,8 @@ LLADA_MODULES = {
 }
 # `model_type` of sources with the settings and names of a causal language model, and its type.
 CAUSAL_TYPES = {"Dream": "qwen2", "a2d-llama": "llama", "a2d-qwen2": "qwen2", "a2d-qwen3": "qwen3"}
+# In the names of dLLM's block diffusion models. Their config.json is the same as that of its masked diffusion models.
+BLOCK_DIFFUSION = "bd3lm"
 TABLE, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 NUM_CHECKED_LAYERS = 2
 
@@ -384,6 +386,11 @@ def convert(source: str, output_dir: Path, max_length: int | None = None) -> MDM
     """
     check_empty_folder(output_dir)
     # Models that cannot be converted are refused before their weights are downloaded.
+    if BLOCK_DIFFUSION in Path(source).name.lower():
+        raise ValueError(
+            f"{source} is a block diffusion model (its name contains {BLOCK_DIFFUSION!r}), whose attention is not full. "
+            "Convert a masked diffusion model, whose name in dLLM contains mdlm."
+        )
     folder = download(source, ["*.json", "*.jinja", "*.txt", "*.model", "README.md"])
     given = read_json_file(folder / "config.json")
     if not given:

@@ -388,7 +388,7 @@ def convert(source: str, output_dir: Path, max_length: int | None = None) -> MDM
     # Models that cannot be converted are refused before their weights are downloaded.
     if BLOCK_DIFFUSION in Path(source).name.lower():
         raise ValueError(
-            f"{source} is a block diffusion model (its name contains {BLOCK_DIFFUSION!r}), whose attention is not full. "
+            f"{source} is a block diffusion model (its name contains {BLOCK_DIFFUSION!r}), without full attention. "
             "Convert a masked diffusion model, whose name in dLLM contains mdlm."
         )
     folder = download(source, ["*.json", "*.jinja", "*.txt", "*.model", "README.md"])

@@ -19,12 +19,13 @@ import tokenize
 import unicodedata
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from itertools import islice, product
 from pathlib import Path
 from typing import Any, get_args
 
-from datasets import Dataset, IterableDataset, load_dataset, load_dataset_builder
+from datasets import Dataset, IterableDataset, Value, load_dataset, load_dataset_builder
+from datasets.table import CastError
 
 from common import facts, path_star, sudoku
 from common.data_arguments import DataArguments, SampleBy
@@ -34,9 +35,14 @@ from modeling_aogpt.validation import check_choice
 logger = logging.getLogger(__name__)
 
 COMPRESSED = (".xz", ".gz", ".bz2", ".zst")
-BUILDERS = {".json": "json", ".jsonl": "json", ".parquet": "parquet"}  # all other files are read as text
+# Builders of `datasets` for suffixes of files. All other files are read as text.
+BUILDERS = {
+    **dict.fromkeys((".json", ".jsonl", ".ndjson"), "json"),
+    **dict.fromkeys((".csv", ".tsv"), "csv"),
+    ".parquet": "parquet",
+}
 # A name that ends with one of these suffixes is a file, not a Hub dataset.
-TEXT_SUFFIXES = (".txt", ".text", ".md", ".py", ".raw", ".tokens", ".csv", ".tsv")
+TEXT_SUFFIXES = (".txt", ".text", ".md", ".py", ".raw", ".tokens")
 
 # Prefixes of names that the corpus `unicode-names` excludes. After the prefix, such a name has only a code point or a
 # transliteration. Other families of numbered characters are not listed, because all names with a digit are excluded.
@@ -137,7 +143,12 @@ def is_held_out(key: str, fraction: float) -> bool:
 
 def is_in_split(text: str | None, split: str, validation_fraction: float) -> bool:
     """Return whether a document has text and is in the split `train` or `validation`, by the hash of its text."""
-    return bool(text) and is_held_out(text, validation_fraction) == (split == "validation")
+    return has_text(text) and is_held_out(text, validation_fraction) == (split == "validation")
+
+
+def has_text(text: str | None) -> bool:
+    """Return whether a document contains more than whitespace."""
+    return bool(text) and not text.isspace()
 
 
 def sha256(key: str) -> bytes:
@@ -162,12 +173,12 @@ class Split:
     """
 
     rows: Dataset
-    is_member: Callable[[str | None], bool] = bool
+    is_member: Callable[[str | None], bool] = has_text
 
     @property
     def is_hashed(self) -> bool:
         """Return whether a hash decides which rows are in the split."""
-        return self.is_member is not bool
+        return self.is_member is not has_text
 
     def __iter__(self) -> Iterator[str]:
         return filter(self.is_member, self.rows["text"])
@@ -267,7 +278,11 @@ def _check_corpus(arguments: DataArguments, is_streamed: bool = False) -> str:
             f"`validation_split` ({arguments.validation_split}) and `validation_files` "
             f"({' '.join(arguments.validation_files)}) are both set. Remove one of the two."
         )
-    if not is_whole and (shared := {*find_files(arguments.corpus)} & {*find_files(arguments.validation_files)}):
+    train, held_out = (
+        {*map(os.path.realpath, find_files([] if is_whole else files))}
+        for files in (arguments.corpus, arguments.validation_files)
+    )
+    if shared := train & held_out:
         raise ValueError(f"{min(shared)} is in both `corpus` and `validation_files`. Remove it from one of the two.")
     return name
 
@@ -277,6 +292,8 @@ def keep_text(dataset: Dataset, text_column: str) -> Dataset:
     _check_column(text_column, dataset.column_names)
     _check_text(text_column, dataset.features[text_column])
     dataset = dataset.select_columns(text_column)
+    if dataset.features[text_column].dtype == "string_view":  # `datasets` cannot process it
+        dataset = dataset.cast_column(text_column, Value("large_string"))
     return dataset if text_column == "text" else dataset.rename_column(text_column, "text")
 
 
@@ -288,7 +305,7 @@ def _check_column(text_column: str, columns: list[str]) -> None:
 
 
 def _check_text(text_column: str, feature: Any) -> None:
-    if getattr(feature, "dtype", None) not in ("string", "large_string"):
+    if getattr(feature, "dtype", None) not in ("string", "large_string", "string_view"):
         raise _not_text(text_column, feature)
 
 
@@ -297,8 +314,8 @@ def _not_text(text_column: str, kind: Any) -> ValueError:
 
 
 def first_texts(stream: IterableDataset, split: str, arguments: DataArguments, count: int) -> list[str]:
-    """Return the first `count` documents that are not empty, or all such documents if there are fewer."""
-    texts = list(islice(filter(None, (row[arguments.text_column] for row in stream)), count))
+    """Return the first `count` documents that have text, or all such documents if there are fewer."""
+    texts = list(islice(filter(has_text, (row[arguments.text_column] for row in stream)), count))
     if not texts:
         raise no_text_error(split, arguments)
     return texts
@@ -320,14 +337,14 @@ def no_text_error(split: str, arguments: DataArguments, is_hashed: bool = False)
 
 def is_hub_name(name: str) -> bool:
     """Return whether `name` looks like the name or folder of a Hub dataset, not like a file or a glob pattern."""
-    if os.path.isdir(name):
+    if os.path.isdir(os.path.expanduser(name)):
         return True
     is_file = os.path.exists(name) or glob.has_magic(name) or name.startswith((".", "/", "~")) or name.count("/") > 1
     return not is_file and not name.lower().endswith((*TEXT_SUFFIXES, *BUILDERS, *COMPRESSED))
 
 
 def _load_hub(arguments: DataArguments, streaming: bool = False) -> dict[str, Dataset] | dict[str, IterableDataset]:
-    name, train, validation = arguments.corpus[0], arguments.train_split, arguments.validation_split
+    name, train, validation = os.path.expanduser(arguments.corpus[0]), arguments.train_split, arguments.validation_split
     try:
         builder = load_dataset_builder(name, arguments.corpus_config, revision=arguments.corpus_revision)
         partial_folders = _partial_folders(builder.config.data_files or {})
@@ -390,7 +407,7 @@ def find_files(patterns: Sequence[str]) -> list[str]:
         if not matching:
             raise ValueError(f"There is no file {pattern!r}. Check the path. (The working folder is {os.getcwd()}.)")
         files += matching
-    return list(dict.fromkeys(os.path.abspath(file) for file in files))
+    return list(dict.fromkeys(map(os.path.abspath, files)))
 
 
 def _choose_builder(file: str) -> str:
@@ -404,7 +421,7 @@ def load_files(
     patterns: Sequence[str], sample_by: str = "line", streaming: bool = False, num_proc: int | None = None
 ) -> Dataset | IterableDataset:
     """
-    Load local files: all text, all JSON or all Parquet. In text, every line ending is read as a newline.
+    Load local files: all text, all JSON, all CSV, or all Parquet. In text, every line ending is read as a newline.
 
     `num_proc` processes read the files, unless they are streamed.
     """
@@ -418,17 +435,47 @@ def load_files(
         raise ValueError(
             f"`sample_by` can only be set for plain text, but {files[0]} is read as {builders[0]}. Remove `sample_by`."
         )
-    options = {"sample_by": sample_by} if builders == ["text"] else {}
-    options["num_proc"] = None if streaming else num_proc
+    options: dict[str, Any] = {"sample_by": sample_by} if builders == ["text"] else {}
+    if builders == ["csv"]:
+        separators = {"\t" if ".tsv" in Path(file).suffixes else "," for file in map(str.lower, files)}
+        if len(separators) > 1:
+            raise ValueError(f"{' '.join(patterns)} mixes .csv and .tsv files. Use files of one kind.")
+        options["sep"] = separators.pop()
+    if not streaming:
+        # `datasets` identifies files in its cache by their names and times, which can be those of other contents.
+        options |= {"num_proc": num_proc, "name": f"default-{_hash_all(files)}"}
     try:
         data_files = [glob.escape(file) for file in files]  # `load_dataset` treats names as patterns
         return load_dataset(builders[0], data_files=data_files, split="train", streaming=streaming, **options)
     except Exception as error:  # each builder raises its own errors for damaged files and wrong encodings
         reason = error.__cause__ or error
+        if isinstance(reason, OSError) and reason.errno is not None:  # the cache, the disk or permissions
+            raise
+        if isinstance(reason, CastError):
+            raise ValueError(
+                f"The files {' '.join(patterns)} have different columns. Use files with the same columns. "
+                f"(Cause: {reason})"
+            ) from error
         content = "parquet" if builders == ["parquet"] else f"{builders[0]} in UTF-8"
         raise ValueError(
             f"{' '.join(patterns)} cannot be read as {content}. Check the content of the files. (Cause: {reason})"
         ) from error
+
+
+def _hash_all(files: Sequence[str]) -> str:
+    """Return a hash of the contents of files."""
+    return hashlib.sha256("".join(map(_hash_content, files)).encode()).hexdigest()[:16]
+
+
+def _hash_content(file: str) -> str:
+    """Return the SHA-256 of a file. It is computed again only if the file has changed."""
+    status = os.stat(file)
+    return _cached_hash(file, status.st_ino, status.st_size, status.st_ctime_ns)
+
+
+@cache
+def _cached_hash(file: str, *status: int) -> str:
+    return hash_file(file)
 
 
 # ---------------------------------------------------------------------------------------------------------- sources
@@ -441,7 +488,7 @@ def describe_sources(arguments: DataArguments) -> list[dict[str, Any]]:
     For files, and for a dataset in a folder, this is the name, size and SHA-256 of every file; for a dataset of the
     Hub, its name and commit; and for a built-in corpus, its name and the version of Python.
     """
-    name = arguments.corpus[0]
+    name = os.path.expanduser(arguments.corpus[0])
     if name in BUILT_IN:
         return [{"name": name, "python": platform.python_version()}]
     if not is_hub_name(name):
@@ -458,6 +505,6 @@ def describe_sources(arguments: DataArguments) -> list[dict[str, Any]]:
 
 def _describe_files(patterns: Sequence[str]) -> list[dict[str, Any]]:
     return [
-        {"name": os.path.basename(file), "bytes": os.path.getsize(file), "sha256": hash_file(file)}
+        {"name": os.path.basename(file), "bytes": os.path.getsize(file), "sha256": _hash_content(file)}
         for file in find_files(patterns)
     ]

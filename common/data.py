@@ -14,6 +14,7 @@ from common.corpora import (
     Split,
     describe_sources,
     first_texts,
+    has_text,
     load_corpus,
     load_validation_files,
     make_dataset,
@@ -147,7 +148,7 @@ def _open_stream(arguments: DataArguments) -> Data:
         if "validation" not in streams:
             excluded = frozenset(map(sha256, texts))
     documents = (row[arguments.text_column] for row in streams["train"])
-    if not any(text and sha256(text) not in excluded for text in documents):
+    if not any(has_text(text) and sha256(text) not in excluded for text in documents):
         raise ValueError(
             "All training documents are empty or held out for validation. Decrease `validation_documents` "
             f"({arguments.validation_documents}), or add documents."

@@ -22,7 +22,7 @@ class DataArguments(Options):
         ["unicode-names"],
         "Built-in corpus (`unicode-names`; `python-stdlib`; `sudoku-N`, `sudoku-N-clues`, `sudoku-N-puzzles` or "
         "`sudoku-N-moves` with N = 4, 6 or 9; `path-star-2-5`, `path-star-5-5` or `path-star-2-10`; `facts`); or text, "
-        "JSONL or Parquet files, or glob patterns of such files, also compressed (such as .gz or .xz); or name or "
+        "JSONL, CSV or Parquet files, or glob patterns of such files, also compressed (such as .gz or .xz); or name or "
         "folder of a Hub dataset.",
     )
     corpus_config: str | None = option(None, "Configuration of the Hub dataset.")

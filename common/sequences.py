@@ -23,7 +23,7 @@ DOCUMENTS_TO_ESTIMATE = 256
 
 
 def _is_text(text: str | None) -> bool:
-    """Return False for null, which JSONL and Parquet files may contain instead of a text."""
+    """Return False for null, which JSONL, CSV and Parquet files may contain instead of a text."""
     return text is not None
 
 
@@ -48,6 +48,11 @@ def encode_documents(
     Only the documents for which `is_member` is true are encoded; by default, all but null. `num_workers` processes
     share the documents; None means that no processes are started.
     """
+    if not tokenizer.is_fast:
+        raise ValueError(
+            f"{type(tokenizer).__name__} cannot be used, because it does not return the characters of each token. Use "
+            "a fast tokenizer (of the library `tokenizers`)."
+        )
     columns = {"input_ids": Sequence(id_type(tokenizer)), "num_tokens": Value("int64"), "num_bytes": Value("int64")}
     if with_token_bytes:
         columns["token_bytes"] = Sequence(Value("int32"))

@@ -66,9 +66,9 @@ class ScoringArguments(Options):
     """Options of eval/zero_shot.py."""
 
     text_file: list[str] = option(
-        [], "Text, JSONL or Parquet files, which may be compressed (.xz, .gz, .bz2, .zst), or glob patterns."
+        [], "Text, JSONL, CSV or Parquet files, which may be compressed (.xz, .gz, .bz2, .zst), or glob patterns."
     )
-    text_column: str = option("text", "Column of the documents in JSONL and Parquet files.")
+    text_column: str = option("text", "Column of the documents in JSONL, CSV and Parquet files.")
     sample_by: SampleBy = option(
         "line", "Part of a plain text file that is one document; `document` means a whole file."
     )

@@ -35,6 +35,7 @@ MAX_SIZES = {
     "max_position_embeddings": 2**22,
     "target_embedding_size": 2**16,
     "num_valid_tokens": 2**22,
+    "mask_token_id": 2**22,
 }
 # Types of rotary frequencies, and the parameters that each of them needs.
 ROPE_TYPES = {
@@ -44,6 +45,12 @@ ROPE_TYPES = {
     "yarn": ("factor",),
     "llama3": ("factor", "low_freq_factor", "high_freq_factor"),
 }
+
+# Names that `rope_parameters` may contain. Which of them have an effect depends on the type.
+ROPE_PARAMETERS = (
+    *("rope_type", "rope_theta", "factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"),
+    *("attention_factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim", "truncate", "partial_rotary_factor"),
+)
 
 # Number of GPT-2's tokens, and number of entries to which the released models pad the embedding table.
 GPT2_VOCAB_SIZE, GPT2_PADDED_VOCAB_SIZE = 50257, 50304

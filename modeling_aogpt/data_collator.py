@@ -328,6 +328,11 @@ def _read_feature(feature: Mapping[str, object], index: int) -> tuple[torch.Long
             f"Feature {index} must be a mapping with `input_ids`, but {given}. Pass a list of tokenized texts, such as "
             '[{"input_ids": ids} for ids in tokenizer(texts).input_ids].'
         )
+    if "orders" in feature:
+        raise ValueError(
+            f"Feature {index} contains `orders`, but the collator draws the orders. Remove `orders` from the features. "
+            "To train in orders of your own, make the batches without this collator."
+        )
     ids = torch.as_tensor(feature["input_ids"])
     labels, mask = feature.get("labels"), feature.get("attention_mask")
     labels = ids if labels is None else torch.as_tensor(labels)

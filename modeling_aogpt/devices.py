@@ -16,6 +16,7 @@ from threading import Lock
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensor
 from transformers.integrations import sdpa_attention
 from transformers.utils import logging
 
@@ -62,18 +63,28 @@ def draw_uniform(
     The numbers are drawn on the device of `generator`, or on the CPU without a generator. The same seed
     of a CPU generator therefore gives the same orders and tokens on every device.
     """
+    check_generator(generator)
+    draw_device = "cpu" if generator is None else generator.device
+    return to_device(torch.rand(*size, generator=generator, device=draw_device, dtype=torch.float64), device)
+
+
+def check_generator(generator: object) -> None:
+    """Raise a `TypeError` unless `generator` is a generator of PyTorch or None."""
     if not isinstance(generator, torch.Generator | None):
         raise TypeError(
             f"`generator` must be a torch.Generator, but has type {type(generator).__name__}. "
             "Use torch.Generator().manual_seed(0)."
         )
-    draw_device = "cpu" if generator is None else generator.device
-    return to_device(torch.rand(*size, generator=generator, device=draw_device, dtype=torch.float64), device)
 
 
 def product_dtype(device: torch.device, dtype: torch.dtype) -> torch.dtype:
     """Return the dtype of matrix products of `dtype` tensors. Autocast may change it."""
-    return torch.get_autocast_dtype(device.type) if torch.is_autocast_enabled(device.type) else dtype
+    return torch.get_autocast_dtype(device.type) if uses_autocast(device.type) else dtype
+
+
+def uses_autocast(device_type: str) -> bool:
+    """Return whether autocast is on for a type of device. The meta device has no autocast."""
+    return torch.amp.is_autocast_available(device_type) and torch.is_autocast_enabled(device_type)
 
 
 def prepare_mask(mask: torch.BoolTensor, dtype: torch.dtype) -> torch.Tensor:
@@ -251,9 +262,15 @@ def is_compiled(model: nn.Module) -> bool:
     return any(module._compiled_call_impl is not None for module in model.modules())
 
 
-def is_traced(values: torch.Tensor) -> bool:
-    """Return whether operations are being compiled or recorded as a CUDA graph, so that values cannot be read."""
-    return torch.compiler.is_compiling() or (values.is_cuda and torch.cuda.is_current_stream_capturing())
+def is_readable(values: torch.Tensor) -> bool:
+    """
+    Return whether the values of a tensor can be read.
+
+    They cannot be read while compiling or recording a CUDA graph. Tensors on the meta device and fake tensors have no
+    values.
+    """
+    is_traced = torch.compiler.is_compiling() or (values.is_cuda and torch.cuda.is_current_stream_capturing())
+    return not (is_traced or values.is_meta or isinstance(values, FakeTensor))
 
 
 def is_dispatched(model: nn.Module) -> bool:

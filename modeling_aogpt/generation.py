@@ -197,6 +197,7 @@ class AnyOrderGenerationMixin(GenerationMixin):
         is_continuation = False
         if inputs is not None:
             check_batch("inputs", inputs)
+            inputs = inputs.long()
             if attention_mask is not None:
                 check_aligned("attention_mask", attention_mask, inputs)
             is_token = token_mask(inputs, attention_mask).to(inputs.device)  # padding may have the mask id, too
@@ -261,6 +262,12 @@ class AnyOrderGenerationMixin(GenerationMixin):
     ) -> ParallelSampler | SpeculativeSampler:
         if not isinstance(logits_processor, list | tuple | None):
             raise TypeError(f"`logits_processor` must be a list, but has type {type(logits_processor).__name__}.")
+        for processor in logits_processor or []:
+            if not callable(processor):
+                raise TypeError(
+                    "`logits_processor` must contain functions, such as processors of Transformers, but contains "
+                    f"{processor!r}."
+                )
         processors = make_processors(config, self.config.num_valid_tokens)
         processors.extend(logits_processor or [])
         has_prefix = config.is_left_to_right and config.unmasks_one_by_one and not config.refine_rounds
@@ -269,7 +276,8 @@ class AnyOrderGenerationMixin(GenerationMixin):
         sampler = TokenSampler(
             state,
             processors,
-            make_warpers(config.temperature, config.top_k, config.top_p, config.top_p_rule, config.min_p),
+            # A temperature of 0 is allowed only with `do_sample=False`, where it has no effect.
+            make_warpers(config.temperature or 1.0, config.top_k, config.top_p, config.top_p_rule, config.min_p),
             config.do_sample,
             generator,
             is_left_to_right=has_prefix,
@@ -405,8 +413,8 @@ class AnyOrderGenerationMixin(GenerationMixin):
             )
         if length > max_positions >= num_columns:
             raise ValueError(
-                f"The sequences would have {length} tokens, {length - num_columns} of them new, but this model takes "
-                f"at most {max_positions} (config.max_position_embeddings). Request at most "
+                f"The sequences would have {length} tokens (with padding), {length - num_columns} of them new, but "
+                f"this model takes at most {max_positions} (config.max_position_embeddings). Request at most "
                 f"{max_positions - num_columns} new tokens, or shorten the inputs."
             )
 
@@ -572,6 +580,8 @@ class GenerationProgress:
         self.state, self.streamer, self.will_refine = state, streamer, will_refine
         self.history = [state.sequences()] if keep_history else None  # at the beginning and after every step
         self.num_put = 0
+        if streamer is not None and not hasattr(streamer, "put"):
+            raise TypeError(f"`streamer` must be a streamer of Transformers, but has type {type(streamer).__name__}.")
         if streamer is not None:
             self._put_final(always=True)  # even without a prompt, because a streamer may skip the first call
 

@@ -256,9 +256,22 @@ class AnyOrderGenerationConfig(GenerationConfig):
         if not isinstance(config, GenerationConfig):
             raise TypeError(f"`generation_config` must be a GenerationConfig, but has type {type(config).__name__}.")
         settings = config.to_diff_dict()
-        if isinstance(getattr(config, "order", None), torch.Tensor):  # `to_diff_dict` may have made it a list
+        if isinstance(getattr(config, "order", None), torch.Tensor):  # `to_dict` may have made it a list
             settings["order"] = config.order
         return cls(**settings)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        # Numbers of NumPy could not be saved as JSON.
+        if is_number(value):
+            value = int(value) if is_integer(value) else float(value)
+        super().__setattr__(name, value)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return all fields. An order that is a tensor becomes nested lists."""
+        return {
+            name: value.tolist() if isinstance(value, torch.Tensor) else value
+            for name, value in super().to_dict().items()
+        }
 
     def to_diff_dict(self) -> dict[str, Any]:
         """
@@ -271,7 +284,7 @@ class AnyOrderGenerationConfig(GenerationConfig):
         if self.num_return_sequences > 1:
             included.add("do_sample")
         return {
-            name: value.tolist() if isinstance(value, torch.Tensor) else value
+            name: value
             for name, value in self.to_dict().items()
             if name in included or name not in defaults or value != defaults[name]
         }
@@ -389,7 +402,8 @@ class AnyOrderGenerationConfig(GenerationConfig):
             check_choice(name, getattr(self, name), allowed)
         for name in ("do_sample", "output_history", "return_dict_in_generate"):
             check_flag(name, getattr(self, name))
-        if not (is_number(self.temperature) and MIN_TEMPERATURE <= self.temperature < float("inf")):
+        is_unused = is_number(self.temperature) and self.temperature == 0 and not self.do_sample
+        if not is_unused and not (is_number(self.temperature) and MIN_TEMPERATURE <= self.temperature < float("inf")):
             raise ValueError(
                 f"`temperature` must be at least {MIN_TEMPERATURE} and finite, but is {self.temperature!r}. Set "
                 "`do_sample=False` to take the likeliest tokens."

@@ -18,7 +18,7 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedTokenizerBase
 from transformers.utils import ModelOutput
 
-from .devices import draw_uniform
+from .devices import check_generator
 from .generation_config import AnyOrderGenerationConfig
 from .inference import inference_method
 from .likelihood import ROWS_PER_PASS
@@ -134,6 +134,7 @@ class AnyOrderInfillingMixin:
             raise ValueError("`input_ids` is an empty list. Pass at least one text.")
         if attention_mask is not None:
             check_mask_of_text(attention_mask, input_ids)
+        lengths = list_lengths(lengths)
         candidates, candidate_ids = [], []
         for number, text in enumerate(texts):
             try:
@@ -149,7 +150,9 @@ class AnyOrderInfillingMixin:
         # End-of-text in a gap at the end of a document would make the same text as a shorter gap.
         eos = [] if padded_length is None else self._end_of_text_ids()
         excluded = [token for token in eos if token < self.config.num_valid_tokens]
-        self._check_settings(generator, kwargs)  # first, because all candidates are scored before the last `generate`
+        self._check_settings(
+            generator, tokenizer, kwargs
+        )  # first, because all candidates are scored before the last `generate`
         log_probs = self._score_candidates(candidate_ids, excluded)
         best = [int(values.argmax()) for values in log_probs]
         chosen = [ids[index] for ids, index in zip(candidate_ids, best, strict=True)]
@@ -168,9 +171,13 @@ class AnyOrderInfillingMixin:
         ]
         return outputs if texts is input_ids else outputs[0]
 
-    def _check_settings(self, generator: torch.Generator | None, kwargs: dict[str, object]) -> None:
-        """Raise an error if `generate` would not accept `generator` or the arguments `kwargs`."""
-        draw_uniform(0, generator=generator)  # draws nothing, and raises an error for a wrong `generator`
+    def _check_settings(self, generator: torch.Generator | None, tokenizer: object, kwargs: dict[str, object]) -> None:
+        """Raise an error if `generate` would not accept `generator` or `kwargs`, or if `tokenizer` has a wrong type."""
+        check_generator(generator)
+        if tokenizer is not None and not isinstance(tokenizer, PreTrainedTokenizerBase):
+            raise TypeError(
+                f"`tokenizer` must be a tokenizer of Transformers, but has type {type(tokenizer).__name__}."
+            )
         others = ("generation_config", "logits_processor", "streamer", "token_type_ids")
         config = kwargs.get("generation_config") or self.generation_config
         arguments = {name: value for name, value in kwargs.items() if name not in others}
@@ -219,10 +226,8 @@ class AnyOrderInfillingMixin:
     ) -> list[tuple[int, ...]]:
         """Return the combinations of lengths with which the text fits into the model and into `padded_length`."""
         num_gaps, num_tokens = len(segments) - 1, sum(map(len, segments))
-        per_gap = list(lengths) if isinstance(lengths, Iterable) else []
-        if all(is_integer(value) for value in per_gap):
-            per_gap = [per_gap] * num_gaps
-        if len(per_gap) != num_gaps or not all(isinstance(values, Sequence) and values for values in per_gap):
+        per_gap = [lengths] * num_gaps if all(map(is_integer, lengths)) else lengths
+        if len(per_gap) != num_gaps or not all(isinstance(values, list) and values for values in per_gap):
             raise ValueError(
                 f"`lengths` must be a list of numbers of tokens, or one such list for each gap (here {num_gaps}), but "
                 f"is {lengths!r}."
@@ -330,6 +335,17 @@ def check_mask_of_text(attention_mask: torch.Tensor, input_ids: object) -> None:
             "`attention_mask` must have one value for each token, but `input_ids` has shape "
             f"{tuple(input_ids.shape)} and `attention_mask` {tuple(attention_mask.shape)}. Remove `attention_mask`."
         )
+
+
+def list_lengths(lengths: object) -> list:
+    """Return lists instead of other iterables of lengths, such as ranges, sets and tensors."""
+    if isinstance(lengths, torch.Tensor):
+        return lengths.tolist()
+    if not isinstance(lengths, Iterable) or isinstance(lengths, str):
+        raise ValueError(
+            f"`lengths` must be a list of numbers of tokens, or one such list for each gap, but is {lengths!r}."
+        )
+    return [list(value) if isinstance(value, Iterable) else value for value in lengths]
 
 
 def combine_lengths(lengths: list[Sequence[int]], most: int) -> list[tuple[int, ...]]:

@@ -22,7 +22,7 @@ from torch import nn
 from transformers import PreTrainedModel
 from transformers.utils import ModelOutput
 
-from .devices import draw_uniform, rows_per_head_call
+from .devices import check_generator, draw_uniform, rows_per_head_call
 from .inference import inference_method
 from .orders import (
     Orders,
@@ -274,7 +274,7 @@ class AnyOrderLikelihoodMixin:
         is_context_random = context_source.is_random or ensemble_size > 1
         source = make_order_source(orders, num_orders, block_length, stride, allow_repeats=is_context_random)
         is_target, is_context = prepare_targets(input_ids, targets, context, attention_mask)
-        input_ids = prepare_input_ids(self, input_ids.masked_fill(~(is_target | is_context), 0), attention_mask)
+        input_ids = prepare_input_ids(self, input_ids.long().masked_fill(~(is_target | is_context), 0), attention_mask)
         scorer = RowScorer(self, input_ids, attention_mask, rows_per_pass, generator)
         num_targets, num_context = is_target.sum(dim=-1), is_context.sum(dim=-1)
         max_targets, max_context = int(num_targets.max()), int(num_context.max())
@@ -458,6 +458,7 @@ class Scorer:
         generator: torch.Generator | None,
     ) -> None:
         check_integer("rows_per_pass", rows_per_pass)
+        check_generator(generator)
         self.model, self.input_ids, self.rows_per_pass, self.generator = model, input_ids, rows_per_pass, generator
         self.num_rows = 0  # rows computed so far, including padding
         self.is_token = token_mask(input_ids, attention_mask)

@@ -33,10 +33,11 @@ from .decoding_state import CachedDecodingState
 from .devices import (
     Linear,
     avoid_single_query,
-    is_traced,
+    is_readable,
     prepare_mask,
     product_dtype,
     use_onednn,
+    uses_autocast,
     without_cudnn_attention,
 )
 from .generation import AnyOrderGenerationMixin, warn_if_started
@@ -225,7 +226,8 @@ class TargetModulation(nn.Module):
         `targets` (batch, rows) are indices into `conditions` (n, target_embedding_size), which are target embeddings or
         noise-level embeddings after SiLU. The caller may pass `table`, the projection of all `conditions`, instead.
         """
-        if table is None and targets.numel() > conditions.shape[0]:
+        # While exporting, the choice must not depend on the size of the batch, which may be dynamic.
+        if table is None and (torch.compiler.is_exporting() or targets.numel() > conditions.shape[0]):
             # The batch has more rows than there are targets, so project each target only once. For 256 sequences of 16
             # rows, forward and backward passes then take a sixth of the time.
             table = self.proj(conditions)
@@ -253,7 +255,7 @@ def modulate(hidden_states: torch.Tensor, shift: torch.Tensor, scale: torch.Tens
 def add_product(total: torch.Tensor, one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
     """Return `total + one * other`."""
     device = total.device.type
-    if not torch.is_autocast_enabled(device):
+    if not uses_autocast(device):
         return torch.addcmul(total, one, other)
     # On GPUs, autocast would copy all arguments to float32, and keep the copies for the backward pass.
     with torch.autocast(device, enabled=False):
@@ -1121,8 +1123,8 @@ def split_attention_mask(
 
 
 def has_padding(mask: torch.Tensor | None) -> bool:
-    """Return whether a mask (batch, n) marks padding. If values cannot be read (see `is_traced`), any mask counts."""
-    return mask is not None and (is_traced(mask) or not mask.all())
+    """Return whether a mask (batch, n) marks padding. If its values cannot be read, any mask counts."""
+    return mask is not None and (not is_readable(mask) or not mask.all())
 
 
 __all__ = ["AOGPTForAnyOrderLM", "AOGPTForCausalLM", "AOGPTForMaskedLM", "AOGPTModel", "AOGPTPreTrainedModel"]

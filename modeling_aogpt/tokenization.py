@@ -62,14 +62,19 @@ def add_mask_token(tokenizer: PreTrainedTokenizerBase) -> PreTrainedTokenizerBas
     BERT's, is replaced, because a model predicts every id below its mask id.
 
     Raises:
-        ValueError: If `<|mask|>` is already a token with a lower id.
+        ValueError: If `<|mask|>` is already a token with a lower id, or if the ids have gaps. (The tokenizer would then
+            give the mask a lower id than another token.)
     """
-    last = max(tokenizer.get_vocab().values())
+    vocabulary = tokenizer.get_vocab()
+    last = max(vocabulary.values())
     if tokenizer.mask_token_id != last:
         tokenizer.add_special_tokens({"mask_token": MASK})
         if tokenizer.mask_token_id != last + 1:
+            cause, hint = "the ids of its other tokens have gaps", "Number the tokens from 0 without gaps."
+            if MASK.content in vocabulary:
+                cause, hint = "it is already a token", "Rename that token, or remove it from the vocabulary."
             raise ValueError(
-                f"{MASK.content} is already a token of this tokenizer, with the id {tokenizer.mask_token_id} instead "
-                f"of {last + 1}. Rename that token, or remove it from the vocabulary."
+                f"In this tokenizer, {MASK.content} has the id {tokenizer.mask_token_id} instead of {last + 1}, "
+                f"because {cause}. {hint}"
             )
     return tokenizer

@@ -12,7 +12,7 @@ import torch
 from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.utils import TransformersKwargs
 
-from .devices import is_traced
+from .devices import is_readable
 
 # Arguments that every `forward` must accept, because PEFT or the trainer, pipelines and tokenizers of Transformers may
 # pass them to any model.
@@ -46,6 +46,7 @@ def suggest_arguments(method: Callable) -> Callable:
 
     @functools.wraps(method)
     def wrapper(*arguments: object, **options: object) -> object:
+        options.pop("token_type_ids", None)  # some tokenizers return it, but the models have no use for it
         for name in options:
             if name not in known:
                 hint = (
@@ -172,10 +173,10 @@ def should_validate(model: PreTrainedModel, values: torch.Tensor) -> bool:
     """
     Return whether to check the values of a tensor.
 
-    These checks are skipped while compiling, while recording a CUDA graph, and for tensors on the meta device. They are
-    also skipped in training on accelerators, because the CPU would have to wait for the accelerator.
+    These checks are skipped if the values cannot be read (see [`is_readable`]). They are also skipped in training on
+    accelerators, because the CPU would have to wait for the accelerator.
     """
-    return not (is_traced(values) or values.is_meta or (model.training and not values.is_cpu))
+    return is_readable(values) and (values.is_cpu or not model.training)
 
 
 def check_text_ids(model: PreTrainedModel, name: str, ids: torch.LongTensor, also_allowed: int | None = None) -> None:
@@ -228,7 +229,7 @@ def prepare_input_ids(
     length, max_length = input_ids.shape[1], model.config.max_position_embeddings
     if not 1 <= length <= max_length:
         raise ValueError(
-            f"`input_ids` has {length} tokens per sequence, but this model takes 1 to {max_length} "
+            f"`input_ids` has {length} tokens per sequence (with padding), but this model takes 1 to {max_length} "
             "(config.max_position_embeddings). Truncate or split the text, or use a model for longer sequences."
         )
     if allow_mask:

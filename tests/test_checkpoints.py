@@ -108,6 +108,8 @@ def test_the_newest_checkpoints_are_kept(tmp_path: Path) -> None:
     ]
     save(tmp_path, 101, keep=1)
     assert [path.name for path in tmp_path.iterdir()] == ["checkpoint-00000101.safetensors"]
+    (tmp_path / "checkpoint-original").mkdir()  # of the user
+    assert [step_of(path) for path in checkpoints_in(tmp_path)] == [101]
 
 
 @pytest.mark.parametrize("keep", range(1, 10))

@@ -4,6 +4,7 @@ import gzip
 import json
 import logging
 import lzma
+import os
 import unicodedata
 from dataclasses import replace
 from itertools import pairwise
@@ -17,6 +18,7 @@ from common.corpora import (
     find_files,
     is_held_out,
     is_hub_name,
+    keep_text,
     load_corpus,
     load_files,
     python_stdlib,
@@ -112,6 +114,79 @@ def test_names_of_files_are_not_patterns(tmp_path: Path) -> None:
     path.write_text("one\n")
     assert load_files([str(path)])["text"][:] == ["one"]
     assert [row["text"] for row in load_files([str(path)], streaming=True)] == ["one"]
+
+
+def test_a_changed_file_with_an_old_time_is_read_again(tmp_path: Path) -> None:
+    """`datasets` identifies files by names and times. In some archives, all files have the same time."""
+    path = tmp_path / "a.txt"
+    for text in ("first", "other"):
+        path.write_text(text)
+        os.utime(path, (1, 1))
+        assert load_files([str(path)])["text"][:] == [text]
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("a.ndjson", '{"text": "one, two"}\n{"text": "three"}\n'),
+        ("a.csv", 'id,text\n1,"one, two"\n2,three\n'),
+        ("a.tsv", "id\ttext\n1\tone, two\n2\tthree\n"),
+    ],
+)
+def test_tables_are_not_read_as_plain_text(name: str, content: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_text(content)
+    assert load_files([str(tmp_path / name)])["text"][:] == ["one, two", "three"]
+    assert not is_hub_name(name)
+
+
+def test_tables_with_different_separators_are_an_error(tmp_path: Path) -> None:
+    for name in ("a.csv", "a.tsv"):
+        (tmp_path / name).write_text("text\none\n")
+    with pytest.raises(ValueError, match=r"mixes \.csv and \.tsv files"):
+        load_files([str(tmp_path / "*")])
+
+
+def test_lines_of_spaces_are_not_documents(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("\n   \n".join(WORDS))
+    splits = load_corpus(DataArguments([str(tmp_path / "a.txt")], validation_fraction=0.3))
+    assert sorted([*splits["train"], *splits["validation"]]) == sorted(WORDS)
+
+
+def test_validation_files_cannot_be_trained_on_by_another_name(lines: Path, tmp_path: Path) -> None:
+    (tmp_path / "link.txt").symlink_to(lines)
+    with pytest.raises(ValueError, match=r"lines\.txt is in both `corpus` and `validation_files`"):
+        load_corpus(DataArguments([str(tmp_path / "link.txt")], validation_files=[str(lines)]))
+
+
+def test_a_home_folder_is_expanded(lines: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "corpus").mkdir()
+    lines.rename(tmp_path / "corpus" / "train.txt")
+    assert is_hub_name("~/corpus")
+    corpus = load_corpus(DataArguments(["~/corpus"], validation_fraction=0.3))
+    assert sum(len(list(split)) for split in corpus.values()) == len(WORDS)
+
+
+def test_files_with_different_columns_are_an_error(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / f"{name}.jsonl").write_text(json.dumps({"text": "one", name: 1}))
+    with pytest.raises(ValueError, match=r"have different columns\. Use files with the same columns"):
+        load_files([str(tmp_path / "*.jsonl")])
+
+
+def test_problems_of_the_disk_are_not_reported_as_damaged_files(lines: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*arguments: object, **options: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("common.corpora.load_dataset", fail)
+    with pytest.raises(OSError, match="No space left on device"):
+        load_files([str(lines)])
+
+
+def test_views_of_strings_are_read(tmp_path: Path) -> None:
+    column = pa.array(["one", "two"], type=pa.string_view())
+    pq.write_table(pa.table({"text": column}), tmp_path / "a.parquet")
+    assert [*keep_text(load_files([str(tmp_path / "a.parquet")]), "text")["text"]] == ["one", "two"]
 
 
 @pytest.mark.parametrize(("sample_by", "documents"), [("paragraph", ["a\nb", "c\n"]), ("document", ["a\nb\n\nc\n"])])

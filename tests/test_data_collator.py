@@ -175,6 +175,11 @@ def test_positions_without_labels_are_the_context() -> None:
             r"Feature 0 must be one sequence.* `input_ids` has shape \(3,\), `labels` \(2,\) and `attention_mask` \(3,",
         ),
         ({}, [{"input_ids": [[1, 2]]}], "Feature 0 must be one sequence"),
+        (
+            {},
+            [{"input_ids": [1, 2], "orders": [1, 0]}],
+            "Feature 0 contains `orders`, but the collator draws the orders",
+        ),
         ({}, [{"input_ids": [1.7, 2.2]}], "Feature 0 must hold integers, but `input_ids` has dtype torch.float32"),
         (
             {},

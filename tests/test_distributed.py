@@ -249,7 +249,9 @@ def test_versions_that_are_too_old_for_sharding_are_errors(
     kind: DistributedType, is_regional: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plugin = SimpleNamespace(backend=DynamoBackend.INDUCTOR, use_regional_compilation=is_regional)
-    given = SimpleNamespace(distributed_type=kind, state=SimpleNamespace(dynamo_plugin=plugin))
+    sharding_plugin = SimpleNamespace(fsdp_version=2)
+    state = SimpleNamespace(dynamo_plugin=plugin, fsdp_plugin=sharding_plugin)
+    given = SimpleNamespace(distributed_type=kind, state=state)
     monkeypatch.setattr(accelerator, "compile_regions_fsdp2", None, raising=False)
     check_sharding(given)
     with monkeypatch.context() as patch:
@@ -261,6 +263,16 @@ def test_versions_that_are_too_old_for_sharding_are_errors(
     is_error = kind is DistributedType.FSDP and is_regional
     with pytest.raises(ValueError, match=r"cannot compile the layers.*--upgrade") if is_error else nullcontext():
         check_sharding(given)
+
+
+def test_other_kinds_of_sharding_are_errors() -> None:
+    given = SimpleNamespace(
+        distributed_type=DistributedType.FSDP, state=SimpleNamespace(fsdp_plugin=SimpleNamespace(fsdp_version=1))
+    )
+    with pytest.raises(ValueError, match=r"FSDP of version 1 is not supported. Use version 2"):
+        check_sharding(given)
+    with pytest.raises(ValueError, match=r"DEEPSPEED is not supported. Use DDP or FSDP2"):
+        check_sharding(SimpleNamespace(distributed_type=DistributedType.DEEPSPEED))
 
 
 def test_several_processes_report_an_error_once(config: Path, tmp_path: Path) -> None:

@@ -159,11 +159,24 @@ def test_all_outputs_of_a_tokenizer_are_accepted() -> None:
     model, ids = random_model(), torch.tensor([[1, 2, 11, 3]])
     encoded = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "token_type_ids": torch.zeros_like(ids)}
     assert model.generate(**encoded, generator=seeded()).equal(model.generate(ids, generator=seeded()))
+    encoded["input_ids"] = ids.clamp(max=10)
+    assert model.log_likelihood(**encoded).log_likelihood.equal(model.log_likelihood(ids.clamp(max=10)).log_likelihood)
 
 
 def test_integers_of_all_types_are_accepted() -> None:
     inputs = torch.tensor([[1, 11, 11]], dtype=torch.int32)
     assert random_model().generate(inputs, num_steps=np.int64(2)).dtype == torch.long
+
+
+def test_ids_of_small_types_are_not_confused_with_the_mask() -> None:
+    """As an 8-bit integer, the mask id 300 would be 44."""
+    model = random_model(vocab_size=300)
+    prompt = torch.tensor([[5, 44, 7]], dtype=torch.uint8)
+    output = model.generate(prompt, max_new_tokens=2, return_dict_in_generate=True)
+    assert output.orders.tolist() == [[0, 1, 2, 3, 4]]
+    for dtype in (torch.uint8, torch.uint16):
+        scores = model.conditional_log_likelihood(prompt.to(dtype), targets=torch.tensor([[0, 0, 1]]))
+        assert scores.token_log_likelihood[0, 2] < 0
 
 
 @pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
@@ -310,16 +323,18 @@ def test_the_head_may_have_another_dtype_or_kind() -> None:
         ),
         (
             {"max_length": 13},
-            "would have 13 tokens, 13 of them new, but this model takes at most 12 (config.max_position_embeddings)",
+            "would have 13 tokens (with padding), 13 of them new, but this model takes at most 12",
         ),
         (
             {"inputs": torch.tensor([[1, 2]]), "max_new_tokens": 20},
-            "would have 22 tokens, 20 of them new, but this model takes at most 12 (config.max_position_embeddings). "
+            "would have 22 tokens (with padding), 20 of them new, but this model takes at most 12 "
+            "(config.max_position_embeddings). "
             "Request at most 10 new tokens",
         ),
         (
             {"inputs": torch.full((1, 13), 11), "max_new_tokens": 1},
-            "`input_ids` has 14 tokens per sequence, but this model takes 1 to 12 (config.max_position_embeddings). "
+            "`input_ids` has 14 tokens per sequence (with padding), but this model takes 1 to 12 "
+            "(config.max_position_embeddings). "
             "Truncate or split the text",
         ),
         (

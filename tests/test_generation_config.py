@@ -127,6 +127,31 @@ def test_integers_of_numpy_are_accepted() -> None:
 # ------------------------------------------------------------------------------------------------- saving and loading
 
 
+def test_numbers_of_numpy_are_saved(tmp_path: Path) -> None:
+    config = AnyOrderGenerationConfig(num_steps=np.int64(3), temperature=np.float32(0.5))
+    config.top_k = np.int32(4)
+    config.save_pretrained(tmp_path)
+    assert AnyOrderGenerationConfig.from_pretrained(tmp_path) == config
+    assert random_model().generate(
+        generation_config=config, no_repeat_ngram_size=np.int64(2), num_steps=None, order="left_to_right"
+    ).shape == (1, 12)
+
+
+def test_configs_with_order_tensors_can_be_compared() -> None:
+    order = torch.arange(3)[None]
+    assert AnyOrderGenerationConfig(order=order) == AnyOrderGenerationConfig(order=order.clone())
+    assert AnyOrderGenerationConfig(order=order) != AnyOrderGenerationConfig()
+
+
+def test_temperature_zero_is_allowed_without_sampling() -> None:
+    """Some published models have this setting."""
+    model = random_model()
+    greedy = model.generate(order="left_to_right", do_sample=False)
+    assert torch.equal(model.generate(order="left_to_right", do_sample=False, temperature=0), greedy)
+    with pytest.raises(ValueError, match=r"`temperature` must be at least 1e-06 .* Set `do_sample=False`"):
+        model.generate(temperature=0)
+
+
 @pytest.mark.parametrize("make", [random_model, random_encoder])
 def test_config_is_saved_with_the_model_and_loaded_as_itself(make: Callable, tmp_path: Path) -> None:
     model = make()

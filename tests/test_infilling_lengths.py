@@ -5,6 +5,7 @@
 from collections.abc import Iterable, Sequence
 from itertools import product
 
+import numpy as np
 import pytest
 import torch
 from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers
@@ -200,6 +201,7 @@ def test_candidates_that_do_not_fit_are_left_out(model: AOGPTForAnyOrderLM) -> N
         ),
         ([3, MASK], {}, r"^The text ends with a gap, .* Append end-of-text to the text, set `padded_length`, or pass"),
         ([MASK, 3, MASK], {"lengths": [[1], [2, 3]]}, "^The text ends with a gap"),
+        ([MASK, 3], {"lengths": "12"}, "`lengths` must be a list of numbers of tokens, or .*, but is '12'"),
         ([MASK, 3], {"lengths": 5}, "`lengths` must be a list of numbers of tokens, or .*, but is 5"),
         ([MASK, 3], {"attention_mask": torch.tensor([[0, 1]])}, "`attention_mask` marks padding, but `infill` needs"),
         ([MASK, 3], {"attention_mask": torch.ones(3, 3)}, r"has shape \(2,\) and `attention_mask` \(3, 3\)"),
@@ -304,3 +306,16 @@ def test_a_text_is_filled_in_with_its_tokenizer(
 
 def test_as_many_combinations_as_allowed_are_scored() -> None:
     assert len(combine_lengths([range(1, 9)] * 4, most=32)) == 4096  # as many as are allowed
+
+
+@pytest.mark.parametrize(
+    "lengths", [iter([1, 2]), {1, 2}, torch.tensor([1, 2]), np.array([1, 2]), [{1, 2}], torch.tensor([[1, 2]])]
+)
+def test_lengths_can_be_any_iterable(model: AOGPTForAnyOrderLM, lengths: object) -> None:
+    outputs = model.infill([torch.tensor([3, MASK, 1]), torch.tensor([2, MASK, 1])], lengths=lengths)
+    assert [output.candidates.flatten().tolist() for output in outputs] == [[1, 2], [1, 2]]
+
+
+def test_other_types_of_tokenizers_are_errors(model: AOGPTForAnyOrderLM) -> None:
+    with pytest.raises(TypeError, match="`tokenizer` must be a tokenizer of Transformers, but has type int"):
+        model.infill(torch.tensor([3, MASK, 1]), tokenizer=5)

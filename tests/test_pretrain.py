@@ -441,7 +441,7 @@ def test_a_finished_run_without_checkpoints_is_not_started_again(config: Path, f
 
 def test_a_folder_with_a_model_of_another_run_is_not_overwritten(config: Path, tmp_path: Path) -> None:
     (tmp_path / "model").mkdir()
-    with pytest.raises(SystemExit, match=r"has a folder `model`, but .* Choose another `output_dir`"):
+    with pytest.raises(SystemExit, match=r"contains model, but .* Choose another `output_dir`"):
         train(config, tmp_path)
 
 
@@ -467,6 +467,66 @@ def test_a_shortened_run_publishes_its_own_last_step(config: Path, tmp_path: Pat
     train(config, tmp_path / "short", *EXTENSIBLE, "--max_steps=5")
     published, expected = (load_file(tmp_path / run / "model" / "model.safetensors") for run in ("long", "short"))
     assert all(torch.equal(published[name], tensor) for name, tensor in expected.items())
+
+
+def test_a_finished_run_cannot_be_shortened(config: Path, tmp_path: Path) -> None:
+    """Its later checkpoints would not belong to the new model."""
+    train(config, tmp_path, *EXTENSIBLE)
+    with pytest.raises(SystemExit, match=r"^error: .* is finished with 8 steps, and cannot be shortened to 6"):
+        train(config, tmp_path, *EXTENSIBLE, "--max_steps=6")
+
+
+def test_a_run_that_was_stopped_before_an_evaluation_makes_it_later(
+    config: Path, finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Checkpoints are written before evaluations, which may take longer than a scheduler waits."""
+
+    def fail(run: Pretraining) -> None:
+        raise OSError("as if killed")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Pretraining, "evaluate", fail)
+        with pytest.raises(SystemExit, match="as if killed"):
+            train(config, tmp_path, "--save_steps=4")
+    assert [step_of(path) for path in checkpoints_in(tmp_path)] == [4]
+    train(config, tmp_path, "--save_steps=4")
+    assert_same_training(finished, tmp_path)
+
+
+def test_folders_that_are_not_for_the_run_are_errors(
+    config: Path, finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(finished / "tokenizer", tmp_path / "tokenizer")
+    with pytest.raises(SystemExit, match="is the folder to which the run writes its tokenizer"):
+        train(config, tmp_path, f"--tokenizer={tmp_path / 'tokenizer'}")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit, match="`output_dir` is empty, or the working folder"):
+        train(config, Path())
+
+
+def test_a_tokenizer_that_cannot_be_used_is_an_error_before_the_corpus_is_read(
+    config: Path, finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("training.pretrain.load_data", lambda arguments: pytest.fail("the corpus was read"))
+    with pytest.raises(SystemExit, match="`start_token_id` must be an id of the vocabulary"):
+        train(config, tmp_path, f"--tokenizer={finished / 'tokenizer'}", "--start_token_id=99999")
+
+
+def test_a_finished_run_names_the_settings_that_have_no_effect(
+    config: Path, finished: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO):
+        train(config, finished, "--eval_steps=3", "--logging_steps=5")
+    assert "so there is nothing to do. (Other values have no effect: eval_steps, logging_steps.)" in caplog.text
+
+
+def test_a_run_can_be_resumed_with_another_path_of_the_same_file(
+    config: Path, finished: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.chdir(config.parent)
+    with caplog.at_level(logging.INFO):
+        train(config, finished, "--corpus=./words.txt")
+    assert "is finished (8 steps)" in caplog.text
 
 
 def test_a_run_that_resumes_at_its_last_step_is_evaluated(config: Path, tmp_path: Path) -> None:
@@ -711,6 +771,19 @@ def tuning(config: Path, finished: Path) -> Path:
     path = config.with_name("tuning.yaml")
     path.write_text("\n".join([*lines, f"init_from: {finished}"]))
     return path
+
+
+def test_a_resumed_run_keeps_the_identity_of_its_initial_weights(tuning: Path, finished: Path, tmp_path: Path) -> None:
+    """The folder `init_from` may have changed since the start of the run."""
+    shutil.copytree(finished / "model", tmp_path / "initial")
+    train(tuning, tmp_path / "run", f"--init_from={tmp_path / 'initial'}")
+    identity = results(tmp_path / "run")["initial_weights"]
+    for name in ("results.json", "checkpoint-00000008.safetensors"):
+        (tmp_path / "run" / name).unlink()
+    file = tmp_path / "initial" / "model.safetensors"
+    save_file({name: tensor + 1 for name, tensor in load_file(file).items()}, file, metadata={"format": "pt"})
+    train(tuning, tmp_path / "run", f"--init_from={tmp_path / 'initial'}")
+    assert results(tmp_path / "run")["initial_weights"] == identity
 
 
 def test_fine_tuning_starts_from_the_averages_of_another_run(tuning: Path, finished: Path, tmp_path: Path) -> None:

@@ -135,6 +135,7 @@ def test_a_malicious_pickle_does_not_run(model_folder: Path, tmp_path: Path) -> 
         ("attention_bias", "no"),
         ("eos_token_id", "0"),
         ("mask_token_id", 1.5),
+        ("mask_token_id", 10**13),
     ],
 )
 def test_settings_that_are_not_allowed_are_errors(config_class: type[AOGPTConfig], name: str, value: object) -> None:

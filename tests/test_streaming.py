@@ -86,6 +86,15 @@ def test_left_to_right_text_is_streamed_token_by_token() -> None:
     assert [part.shape[1] for part in streamer.final] == [2, 1, 1, 1]
 
 
+def test_other_types_are_errors() -> None:
+    with pytest.raises(TypeError, match=r"`streamer` must be a streamer of Transformers, but has type str"):
+        random_model().generate(streamer="x")
+    with pytest.raises(TypeError, match=r"`logits_processor` must contain functions, .* but contains None"):
+        random_model().generate(logits_processor=[None])
+    with pytest.raises(TypeError, match=r"`generator` must be a torch.Generator, but has type int"):
+        random_model().log_likelihood(torch.tensor([[1, 2]]), generator=0)
+
+
 def test_refinement_streams_no_final_token_before_the_end() -> None:
     streamer = RecordingStreamer()
     random_model().generate(max_length=5, order="left_to_right", streamer=streamer, refine_rounds=1, refine_length=2)

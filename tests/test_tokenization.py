@@ -73,5 +73,10 @@ def test_tokenizers_that_cannot_be_used_are_errors(tmp_path: Path) -> None:
     word_tokenizer(unk_token="a").save_pretrained(tmp_path)
     with pytest.raises(ValueError, match=r"has no end-of-text token\. Set its `eos_token`"):
         load_tokenizer(str(tmp_path))
-    with pytest.raises(ValueError, match=r"<\|mask\|> is already a token of this tokenizer, with the id 1"):
+    with pytest.raises(
+        ValueError, match=r"<\|mask\|> has the id 1 instead of .*, because it is already a token. Rename"
+    ):
         add_mask_token(word_tokenizer(eos_token="</s>", unk_token=MASK.content))
+    gaps = Tokenizer(models.WordLevel({"a": 0, "b": 9}, unk_token="a"))
+    with pytest.raises(ValueError, match=r"instead of 10, because the ids of its other tokens have gaps\. Number"):
+        add_mask_token(PreTrainedTokenizerFast(tokenizer_object=gaps))

@@ -173,7 +173,7 @@ def test_input_ids_are_converted_to_int64_with_zeros_at_padding(model: AOGPTForA
     with pytest.raises(ValueError, match="This id is the mask"):
         prepare_input_ids(model, torch.tensor([[3, 13]]))
     for length in (0, 13):
-        with pytest.raises(ValueError, match=f"`input_ids` has {length} tokens per sequence, .* takes 1 to 12"):
+        with pytest.raises(ValueError, match=f"`input_ids` has {length} tokens per sequence .* takes 1 to 12"):
             prepare_input_ids(model, torch.zeros(1, length, dtype=torch.long))
 
 

@@ -4,6 +4,7 @@
 
 import json
 import math
+import os
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, fields, make_dataclass
@@ -19,9 +20,9 @@ from common.files import read_yaml
 from common.models import find_model, read_config
 from common.results import WITHOUT_EFFECT
 from modeling_aogpt import AOGPTConfig, MDMEncoderConfig
-from modeling_aogpt.configuration_aogpt import MAX_SIZES
+from modeling_aogpt.configuration_aogpt import MAX_SIZES, ROPE_PARAMETERS
 from modeling_aogpt.data_collator import OrderDistribution
-from modeling_aogpt.validation import check_fraction, suggest
+from modeling_aogpt.validation import check_choice, check_fraction, suggest
 
 # Fields of the configurations that depend on the tokenizer.
 TOKENIZER_FIELDS = {
@@ -39,7 +40,7 @@ OTHER_NAMES = {
     "fp16": "mixed_precision",
     "bf16": "mixed_precision",
 }
-NULL = ("", "~", "null")  # ways to write null in YAML
+NULL = ("", "~", "null", "Null", "NULL")  # ways to write null in YAML
 # Fields that only converted models have. They cannot be set as keys. Models loaded with `init_from` keep their values.
 CONVERTED_FIELDS = {"no_rope_layers", "source_config"}
 
@@ -282,12 +283,14 @@ def _read_file(path: Path, known: dict[str, Any]) -> dict[str, Any]:
     return settings
 
 
-def _to_value(text: str | list[Any]) -> Any:
-    """Return the value of YAML text, or a list of values."""
+def _to_value(text: str | list[Any] | dict[str, Any]) -> Any:
+    """Return the value of YAML text, or a list or mapping of values."""
     if isinstance(text, list):
         return [_to_value(item) for item in text]
+    if isinstance(text, dict):
+        return {key: _to_value(value) for key, value in text.items()}
     # In YAML 1.1, 1e6 is text, because a number needs a dot and a sign (1.0e+6).
-    return float(text) if re.fullmatch(r"\d+(\.\d*)?e\d+", text) else yaml.safe_load(text)
+    return float(text) if re.fullmatch(r"\d+(\.\d*)?[eE]\+?\d+", text) else yaml.safe_load(text)
 
 
 def _to_options(settings: dict[str, Any]) -> Iterator[str]:
@@ -334,6 +337,8 @@ def _parse_rope_parameters(text: str | None) -> Any:
         value = text
     if not isinstance(value, dict | None):
         raise ValueError(f"`rope_parameters` must be a mapping in JSON, but is {text!r}. Correct the JSON.")
+    for key in value or {}:
+        check_choice("name in rope_parameters", key, ROPE_PARAMETERS)
     return value
 
 
@@ -376,6 +381,13 @@ def _check(model: ModelArguments, data: DataArguments, training: TrainingArgumen
             raise ValueError(
                 f"`{name}` must be below `sequence_length` ({data.sequence_length}), but is {value}. Decrease `{name}`."
             )
+    if training.output_dir == Path():
+        raise ValueError("`output_dir` is empty, or the working folder. Set it to a folder for this run only.")
+    if data.tokenizer is not None and Path(data.tokenizer).resolve() == (training.output_dir / "tokenizer").resolve():
+        raise ValueError(
+            f"`tokenizer` ({data.tokenizer}) is the folder to which the run writes its tokenizer. Copy it to another "
+            "folder, or choose another `output_dir`."
+        )
     if training.output_dir.exists() and not training.output_dir.is_dir():
         raise ValueError(f"`output_dir` ({training.output_dir}) is a file. Set it to a folder.")
     _check_learning_rate(training)
@@ -506,7 +518,19 @@ def changed_settings(saved: dict[str, Any], current: dict[str, Any]) -> dict[str
     defaults = to_settings(ModelArguments(), DataArguments(), TrainingArguments())
     saved, current = defaults | saved, defaults | current  # runs of earlier versions do not have all settings
     values = {key: (saved.get(key), current.get(key)) for key in sorted(saved.keys() | current.keys())}
-    return {key: (then, now) for key, (then, now) in values.items() if key not in WITHOUT_EFFECT and then != now}
+    return {
+        key: (then, now)
+        for key, (then, now) in values.items()
+        if key not in WITHOUT_EFFECT and _resolve_paths(then) != _resolve_paths(now)
+    }
+
+
+def _resolve_paths(value: Any) -> Any:
+    """Return a setting with resolved paths, so that the same file or folder can be given in several ways."""
+    if isinstance(value, list):
+        return [_resolve_paths(item) for item in value]
+    exists = isinstance(value, str) and "/" in value and os.path.exists(os.path.expanduser(value))
+    return os.path.realpath(os.path.expanduser(value)) if exists else value
 
 
 def check_same_run(saved: dict[str, Any], current: dict[str, Any], place: Path) -> None:

@@ -225,7 +225,8 @@ def step_of(path: Path) -> int:
 
 def checkpoints_in(folder: Path) -> list[Path]:
     """Return the paths of the checkpoints of a run, oldest first."""
-    return sorted([*folder.glob("checkpoint-????????"), *folder.glob("checkpoint-????????.safetensors")])
+    name = f"checkpoint-{'[0-9]' * 8}"
+    return sorted([*folder.glob(name), *folder.glob(f"{name}.safetensors")])
 
 
 def load_checkpoint(path: Path) -> Checkpoint:

@@ -25,10 +25,11 @@ import torch
 from accelerate import Accelerator
 from accelerate.utils import DistributedType, DynamoBackend, send_to_device, set_seed
 from tqdm import tqdm
-from transformers import AutoModel
+from transformers import AutoModel, PreTrainedTokenizerBase
 
 from common.commands import one_line_errors, progress_bar
 from common.data import Data, load_data
+from common.data_arguments import DataArguments
 from common.files import atomic_folder, lock_folder, make_folder
 from common.hardware import check_precision, hardware, keep_freed_memory, peak_flops, peak_memory, versions
 from common.models import Model, identity_of_weights, load_pretrained, read_config, save_model
@@ -142,10 +143,11 @@ def set_up(argv: list[str], lock: ExitStack) -> "Pretraining | None":
     is_finished, checkpoint = find_start(training, settings, accelerator)
     if is_finished:
         return None
+    if data_arguments.tokenizer is not None:  # before the slow load_data, to fail early
+        check_tokenizer(load_tokenizer(data_arguments.tokenizer), model_arguments, data_arguments, training)
     with in_turn(accelerator):
         data = load_data(data_arguments)
     check_same_everywhere(corpus=data.facts)
-    check_tokenizer(data, training.init_from)
     run = Pretraining(model_arguments, training, data, settings, accelerator, checkpoint)
     if accelerator.is_main_process:
         with atomic_folder(training.output_dir / "tokenizer") as folder:
@@ -154,15 +156,38 @@ def set_up(argv: list[str], lock: ExitStack) -> "Pretraining | None":
     return run
 
 
-def check_tokenizer(data: Data, init_from: str | None) -> None:
-    """Raise a `ValueError` if the folder of the model `init_from` contains another tokenizer than that of the data."""
-    if init_from in (None, data.arguments.tokenizer) or not (Path(init_from) / "tokenizer_config.json").exists():
+def check_tokenizer(
+    tokenizer: PreTrainedTokenizerBase, model: ModelArguments, data: DataArguments, training: TrainingArguments
+) -> None:
+    """
+    Check a given tokenizer.
+
+    Raises:
+        ValueError: If the model cannot have this vocabulary, if the vocabulary differs from that of the model
+            `init_from`, or if the folder of that model contains another tokenizer.
+    """
+    config, init_from = build_config(model, **vocabulary_arguments(tokenizer)), training.init_from
+    if init_from is None:
         return
-    if load_tokenizer(init_from).get_vocab() != data.tokenizer.get_vocab():
+    has_tokenizer = init_from != data.tokenizer and (Path(init_from) / "tokenizer_config.json").exists()
+    if has_tokenizer and load_tokenizer(init_from).get_vocab() != tokenizer.get_vocab():
         raise ValueError(
-            f"The tokenizer {data.arguments.tokenizer!r} differs from that of the model in {init_from}. Remove "
-            "`tokenizer` to use the tokenizer of the model."
+            f"The tokenizer {data.tokenizer!r} differs from that of the model in {init_from}. Remove `tokenizer` to "
+            "use the tokenizer of the model."
         )
+    check_vocabulary(config, init_from)
+
+
+def check_vocabulary(config: AOGPTConfig, init_from: str) -> None:
+    """Raise a `ValueError` if the vocabulary of the model `init_from` differs from that in `config`."""
+    initial_config = read_config(init_from)
+    for name in ("num_valid_tokens", "mask_token_id"):
+        given, expected = getattr(config, name), getattr(initial_config, name)
+        if given != expected:
+            raise ValueError(
+                f"The tokenizer has {name}={given}, but the model of {init_from} has {name}={expected}. Set "
+                "`tokenizer` to the tokenizer with which the model was trained."
+            )
 
 
 def make_model(config: AOGPTConfig, init_from: str | None, load_weights: bool = True) -> Model:
@@ -177,16 +202,9 @@ def make_model(config: AOGPTConfig, init_from: str | None, load_weights: bool = 
     """
     if init_from is None:
         return AutoModel.from_config(config)
-    initial_config = read_config(init_from)
-    for name in ("num_valid_tokens", "mask_token_id"):
-        given, expected = getattr(config, name), getattr(initial_config, name)
-        if given != expected:
-            raise ValueError(
-                f"The tokenizer has {name}={given}, but the model of {init_from} has {name}={expected}. Set "
-                "`tokenizer` to the tokenizer with which the model was trained."
-            )
+    check_vocabulary(config, init_from)
     if not load_weights or torch.get_default_device().type == "meta":
-        return AutoModel.from_config(initial_config, dtype=torch.float32)
+        return AutoModel.from_config(read_config(init_from), dtype=torch.float32)
     return load_pretrained(AutoModel, init_from, dtype=torch.float32)
 
 
@@ -212,7 +230,10 @@ class Pretraining:
         self.logged = TrainingProgress()  # progress at the time of the last call of `log`
         self.gradient_norms: dict[int, float] = {}  # by step, before clipping; only of steps that may still be logged
         self.tracker_id = secrets.token_hex(8)  # identifies the run in the tracker
-        self.initial_weights = None if training.init_from is None else identity_of_weights(training.init_from)
+        if checkpoint is not None and "initial_weights" in checkpoint.metadata:  # the folder may have changed since
+            self.initial_weights = checkpoint.metadata["initial_weights"]
+        else:
+            self.initial_weights = None if training.init_from is None else identity_of_weights(training.init_from)
         set_seed(training.seed)
         config = build_config(model_arguments, **vocabulary_arguments(data.tokenizer))
         with torch.device("meta") if gets_weights(accelerator) else nullcontext():
@@ -280,6 +301,7 @@ class Pretraining:
             "generation_config": self.model.generation_config.to_dict(),
             "settings": self.settings,
             "corpus": self.data.facts,
+            "initial_weights": self.initial_weights,
             "progress": progress,
             "versions": versions(),
             "tracker_id": self.tracker_id,
@@ -308,6 +330,8 @@ class Pretraining:
             dynamic_ncols=True,
         )
         with bar, StopRequest() as stop:
+            if progress.step % training.eval_steps == 0 and self.must_evaluate():
+                self.evaluate()  # the run was stopped before it
             batches = self.batches()  # after StopRequest, because workers inherit its signal handlers
             unread: deque[StepStatus] = deque()
             stop_signal = 0
@@ -325,19 +349,24 @@ class Pretraining:
                 progress.train_seconds += seconds
                 progress.device_seconds += seconds * self.accelerator.num_processes
                 self._log_steps(num_finished, bar)
-                if must_evaluate:
-                    self.evaluate()
                 if must_save or stop_signal:
-                    self.save()
+                    self.save()  # before the evaluation, which may take longer than a scheduler waits
                 if stop_signal:
                     break
+                if must_evaluate:
+                    self.evaluate()
             self.checkpoints.wait()
-        if progress.step == training.max_steps:
-            if not progress.evaluations or progress.evaluations[-1]["step"] != progress.step:
+        if progress.step == training.max_steps and not stop_signal:
+            if self.must_evaluate():
                 self.evaluate()  # a shortened run may resume at its last step
             return 0
         logger.info("Stopped after step %d. A checkpoint is saved. Run the same command to continue.", progress.step)
         return stop_signal
+
+    def must_evaluate(self) -> bool:
+        """Return whether the current step has not been evaluated. Step 0 is never evaluated."""
+        evaluations, step = self.progress.evaluations, self.progress.step
+        return step > 0 and (not evaluations or evaluations[-1]["step"] != step)
 
     def _log_steps(self, first: int, bar: tqdm) -> None:
         """Log the steps from `first` on whose losses are known, and update the progress bar."""
@@ -425,8 +454,9 @@ class Pretraining:
             rows = training_samples(self.data, training.seed).row_numbers(list(samples))
             raise FloatingPointError(
                 f"Loss and gradient must be finite, but at step {step}, the loss is {mean_loss} and the norm of its "
-                f"gradient is {gradient_norm}. Decrease `learning_rate`, or increase `warmup_steps`. All "
-                f"checkpoints in {training.output_dir} are from earlier steps. The batch contains samples {samples[0]} "
+                f"gradient is {gradient_norm}. Start a new run in another `output_dir`, with a lower `learning_rate` "
+                f"or more `warmup_steps`. It can start from an exported checkpoint (`init_from`): all checkpoints in "
+                f"{training.output_dir} are from earlier steps. The batch contains samples {samples[0]} "
                 f"to {samples[-1]}, which are the training sequences with the indices {rows}."
             )
         self.progress.losses.append(mean_loss)

@@ -18,6 +18,8 @@ from training.schedules import num_common_steps
 
 logger = logging.getLogger("pretrain")
 
+PUBLISHED = ("model", "report.md", "loss.png")  # what a run writes at its end, besides results.json
+
 
 def find_start(
     training: TrainingArguments, settings: dict[str, Any], accelerator: Accelerator
@@ -36,11 +38,21 @@ def find_start(
     if results is not None:
         check_same_run(results["arguments"], settings, training.output_dir)
         changed = changed_settings(results["arguments"], settings)
+        if training.max_steps < results["steps"]:
+            raise ValueError(
+                f"The run in {training.output_dir} is finished with {results['steps']} steps, and cannot be shortened "
+                f"to {training.max_steps}. Choose another `output_dir`."
+            )
     is_finished = results is not None and not changed
     names = [path.name for path in checkpoints_in(training.output_dir)]
     check_same_everywhere(finished=is_finished, checkpoints=names)
     if is_finished:
-        logger.info("%s is finished (%d steps), so there is nothing to do.", training.output_dir, results["steps"])
+        saved = results["arguments"]
+        ignored = sorted(key for key, value in settings.items() if key in saved and saved[key] != value)
+        hint = f" (Other values have no effect: {', '.join(ignored)}.)" if ignored else ""
+        logger.info(
+            "%s is finished (%d steps), so there is nothing to do.%s", training.output_dir, results["steps"], hint
+        )
         return True, None
     checkpoint = None
     with together(accelerator):  # to compare checksums, one process reads the whole checkpoint, and the others wait
@@ -52,10 +64,11 @@ def find_start(
                     "checkpoint from which to extend it. Restore the old value, start a new run from its model "
                     "with `--init_from`, or choose another `output_dir`."
                 )
-            if checkpoint is None and results is None and (training.output_dir / "model").exists():
+            found = [name for name in PUBLISHED if (training.output_dir / name).exists()]
+            if checkpoint is None and results is None and found:
                 raise ValueError(
-                    f"{training.output_dir} has a folder `model`, but no checkpoint and no results.json. At its end, "
-                    "this run would replace the folder. Choose another `output_dir`, or move the folder."
+                    f"{training.output_dir} contains {' and '.join(found)}, but no checkpoint and no results.json. "
+                    "This run would replace them. Choose another `output_dir`, or move them."
                 )
     (checkpoint,) = broadcast_object_list([checkpoint])
     return False, checkpoint

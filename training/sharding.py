@@ -15,9 +15,18 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 
 
 def check_sharding(accelerator: Accelerator) -> None:
-    """Raise a `ValueError` if weights are to be sharded, but PyTorch or Accelerate is too old for this."""
+    """Raise a `ValueError` for an unsupported kind of sharding, or if PyTorch or Accelerate is too old for sharding."""
+    if accelerator.distributed_type in (DistributedType.DEEPSPEED, DistributedType.MEGATRON_LM):
+        raise ValueError(
+            f"{accelerator.distributed_type.value} is not supported. Use DDP or FSDP2, as in training/accelerate/."
+        )
     if accelerator.distributed_type != DistributedType.FSDP:
         return
+    if accelerator.state.fsdp_plugin.fsdp_version != 2:
+        raise ValueError(
+            "FSDP of version 1 is not supported. Use version 2, as in training/accelerate/fsdp2.yaml (or pass "
+            "`--fsdp_version 2` to `accelerate launch`)."
+        )
     if not is_torch_version(">=", "2.9.0"):
         raise ValueError(
             f"PyTorch {torch.__version__} cannot write sharded checkpoints as safetensors. Install PyTorch 2.9 or "

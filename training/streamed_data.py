@@ -19,7 +19,7 @@ import numpy as np
 from datasets import IterableDataset
 from transformers import PreTrainedTokenizerBase
 
-from common.corpora import sha256
+from common.corpora import has_text, sha256
 from common.data import Data
 from common.sequences import cut, encode_batch
 from training.batches import Samples, epoch_permutation, rows_of_samples
@@ -78,7 +78,7 @@ class Stream:
 
     def encode(self, texts: list[str | None]) -> list[int]:
         """Return the ids of joined documents, each followed by end-of-text. Skip empty and held-out documents."""
-        texts = [text for text in texts if text and not (self.held_out and sha256(text) in self.held_out)]
+        texts = [text for text in texts if has_text(text) and not (self.held_out and sha256(text) in self.held_out)]
         return list(chain.from_iterable(encode_batch(texts, self.tokenizer, False)["input_ids"])) if texts else []
 
     def sequences(self, seed: int, start: Position) -> Iterator[tuple[np.ndarray, Position]]:

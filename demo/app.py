@@ -461,11 +461,16 @@ def load(name: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """Load a model with the code in its folder, and its tokenizer. If this fails, exit with an error message."""
     try:
         model = AutoModel.from_pretrained(name, trust_remote_code=True).eval()
-        return model, AutoTokenizer.from_pretrained(name, trust_remote_code=True)
+        tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=True)
     except (OSError, ValueError, SafetensorError) as error:
         sys.exit(
             f"error: The model {name!r} cannot be loaded from the Hub or a folder. Check the name. (Cause: {error})"
         )
+    if not hasattr(model, "log_likelihood"):
+        sys.exit(
+            f"error: The model {name!r} is a {type(model).__name__}, not an any-order model. Convert or train one."
+        )
+    return model, tokenizer
 
 
 def load_sudoku(name: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:

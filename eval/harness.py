@@ -107,6 +107,10 @@ class AnyOrderLM(TemplateLM):
                 f"`num_orders` is {num_orders}. It must be at least 1, and exactly 1 if neither `context_order` nor "
                 "`completion_order` is 'random'. Set `num_orders` to 1, or set one of these orders to 'random'."
             )
+        if seed != 0 and not is_random:
+            raise ValueError(f"`seed` ({seed}) has no effect, because no order is 'random'. Remove `seed`.")
+        num_sequences = 16 if str(batch_size).startswith("auto") else int(batch_size)
+        check_integer("batch_size", num_sequences)
         default = default_device().type
         if device is None or (device.startswith("cuda") and default == "cpu"):  # the harness passes "cuda" by default
             device = default
@@ -123,7 +127,7 @@ class AnyOrderLM(TemplateLM):
         self.tokenizer = load_tokenizer(tokenizer or pretrained)
         self.context_order, self.completion_order = context_order, completion_order
         self.num_orders, self.seed = num_orders, seed
-        self.batch_size = 16 if str(batch_size).startswith("auto") else int(batch_size)
+        self.batch_size = num_sequences
         longest = self.model.config.max_position_embeddings
         self.max_length = default_length(pretrained, config) if max_length is None else max_length
         check_integer("max_length", self.max_length, most=longest)

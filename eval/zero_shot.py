@@ -267,6 +267,7 @@ def _check_options(scorer: Scorer, arguments: ScoringArguments, measures: list[s
     is_encoder = isinstance(scorer, AnyOrderScorer) and scorer.is_encoder
     measures_of_options = {
         "num_orders": RANDOM_MEASURES,
+        "seed": RANDOM_MEASURES,
         "released_subset": ("any_order",),
         "ensemble_size": ("ensemble",),
         "num_ranks": ("ensemble",),

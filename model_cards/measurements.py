@@ -192,13 +192,16 @@ def _describe_split(name: str, results: dict[str, Any], measure: str) -> str:
         parts += [f"weights in {dtype}"] * (dtype != "float32")
         return ", ".join(parts)
     split = f"{dataset['split']}, {results['protocol']} protocol"
+    scored = dataset["measures"][measure]["sequences"]
+    if scored < dataset["sequences"]:
+        split += f", {scored} of {dataset['sequences']} sequences"
     departures = [departure for departure in list_departures(results, measure, [name]) if departure != CLEAN]
     return split + (f", but with {'; '.join(departures)}" if departures else "")
 
 
 def check_labels(measurements: list[Measurement]) -> None:
-    """Raise a `ValueError` if two measurements of text files would have the same label in the card."""
-    labels = [f"{row.dataset_name}, {row.split}, {row.metric_name}" for row in measurements if row.dataset_id is None]
+    """Raise a `ValueError` if two measurements would have the same label in the card."""
+    labels = [f"{row.dataset_name}, {row.split}, {row.metric_name}" for row in measurements]
     if same := [label for label in labels if labels.count(label) > 1]:
         raise ValueError(
             f"`--results` contains two results with the label {same[0]!r}, so they could not be told apart in the "

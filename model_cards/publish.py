@@ -28,6 +28,7 @@ from safetensors.torch import save_file
 from transformers import PreTrainedTokenizerBase
 
 from common.commands import Parser, one_line_errors, option
+from common.corpora import BUILT_IN
 from common.files import atomic_folder, check_empty_folder
 from common.models import Model, identity_of_weights, load_model
 from common.results import read_finished_run
@@ -109,6 +110,11 @@ def stage(source: Path, repo_id: str, folder: Path, arguments: PublishArguments)
     if run_results is not None:
         facts = _with_run_facts(facts, card_name, run, run_results)
         measurements = read_run_measurements(run, run_results) + measurements
+    elif facts.get("corpus") in BUILT_IN:
+        raise ValueError(
+            f"The card {card_name!r} is for models trained on {facts['corpus']}, but {source} is no folder of a run, "
+            "so its corpus is unknown. Pass the folder of the run, or use another card."
+        )
     check_labels(measurements)
     length = run_results["arguments"]["sequence_length"] if run_results else model.config.max_position_embeddings
     card = render_card(

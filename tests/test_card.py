@@ -167,7 +167,7 @@ def test_snippets_run(kind: str, tiny_tokenizer: PreTrainedTokenizerFast, tmp_pa
 
 
 def test_measurements_of_an_evaluation(tmp_path: Path) -> None:
-    perplexities = {"perplexity": 42.441, "perplexity_standard_error": None}
+    perplexities = {"sequences": 128, "perplexity": 42.441, "perplexity_standard_error": None}
     both = perplexities | {"bits_per_byte": 1.5, "bits_per_byte_standard_error": 0.25}
     results = make_results(
         num_parameters=1000,
@@ -178,8 +178,18 @@ def test_measurements_of_an_evaluation(tmp_path: Path) -> None:
                 "packing": "packed",
                 "measures": {"left_to_right": both, "any_order": both},
             },
-            "wikitext2": {"split": "test", "documents": 4358, "measures": {"ensemble": perplexities}},
-            "wikitext103": {"split": "test", "documents": 4358, "measures": {"ensemble": perplexities}},
+            "wikitext2": {
+                "split": "test",
+                "documents": 4358,
+                "sequences": 301,  # of which `released_subset` scores 128
+                "measures": {"ensemble": perplexities},
+            },
+            "wikitext103": {
+                "split": "test",
+                "documents": 4358,
+                "sequences": 128,
+                "measures": {"ensemble": perplexities},
+            },
         },
     )
     (tmp_path / "zero_shot.json").write_text(json.dumps(results))
@@ -193,7 +203,7 @@ def test_measurements_of_an_evaluation(tmp_path: Path) -> None:
     card = make_card("ao-gpt-small", measured)
     split = "all, packed, sequences of 1024 tokens, mixed precision 'bf16'"
     assert f"| one.txt, {split} | perplexity, left to right | 42.44 |" in card.text
-    split = "test, published protocol, but with the test split of WikiText2 (published: train)"
+    split = "test, published protocol, 128 of 301 sequences, but with the test split of WikiText2 (published: train)"
     orders = "random orders, 8 context orders, 4 per sequence"
     assert f"| WikiText2, {split} | perplexity, {orders} | 42.44 |" in card.text
     read = ModelCard(str(card)).data.eval_results

@@ -357,6 +357,11 @@ def test_a_model_that_cannot_be_loaded_is_a_one_line_error(tmp_path: Path, tiny_
         app.main([str(tmp_path)])
 
 
+def test_models_that_are_not_any_order_are_an_error(judge: str) -> None:
+    with pytest.raises(SystemExit, match=r"^error: The model .* is a GPT2Model, not an any-order model"):
+        app.main([judge])
+
+
 def test_the_readme_has_the_metadata_of_a_space() -> None:
     readme = (ROOT / "demo" / "README.md").read_text()
     fields = dict(line.split(": ", 1) for line in readme.split("---\n")[1].strip().splitlines())

@@ -200,6 +200,8 @@ def test_batch_size(folder: str, given: str, size: int) -> None:
         ({"max_length": 13}, ("a", "b"), r"`max_length` must be an integer from 1 to 12, but is 13"),
         ({"max_length": 0}, ("a", "b"), r"`max_length` must be an integer from 1 to 12, but is 0"),
         ({"num_orders": 2}, ("a", "b"), r"`num_orders` is 2\. It must be at least 1, and exactly 1 if neither"),
+        ({"seed": 9}, ("a", "b"), r"`seed` \(9\) has no effect, because no order is 'random'"),
+        ({"batch_size": 0}, ("a", "b"), "`batch_size` must be an integer of at least 1, but is 0"),
         ({}, ("a<mask>b<mask>", "c"), r"at most one mask, but 'a<mask>b<mask>' contains 2\."),
         ({}, ("a", ""), "A completion must have 1 to 12 tokens, but one has 0"),
         ({}, ("a", "b" * 13), "A completion must have 1 to 12 tokens, but one has 13"),

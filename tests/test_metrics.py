@@ -99,6 +99,7 @@ def test_perplexity_in_random_orders(perplexity: evaluate.Metric, folder: str, t
     [
         (["a", "a" * 12], {}, r"`predictions\[1\]` must have 1 to 12 tokens, but has 13"),
         ([], {}, "`predictions` is empty"),
+        (["a"], {"batch_size": 0}, "`batch_size` must be at least 1, but is 0"),
         (["a", ""], {"add_end_of_text": False}, r"`predictions\[1\]` must have 1 to 12 tokens, but has 0"),
         (
             ["a"],
@@ -110,6 +111,11 @@ def test_perplexity_in_random_orders(perplexity: evaluate.Metric, folder: str, t
 def test_bad_input(perplexity: evaluate.Metric, folder: str, texts: list[str], changes: dict, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         perplexity.compute(predictions=texts, model_id=folder, **changes)
+
+
+def test_other_models_are_an_error(perplexity: evaluate.Metric, judge: str) -> None:
+    with pytest.raises(ValueError, match="is not an any-order model"):
+        perplexity.compute(predictions=["a"], model_id=judge)
 
 
 @pytest.mark.parametrize("name", ["sample_entropy", "any_order_perplexity"])

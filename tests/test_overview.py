@@ -33,9 +33,12 @@ def test_extrapolated_times_are_marked() -> None:
         }
         for name, *_ in overview.TIMES
         for steps in (4, 8)
-    ]
+    ] + [{"contender": "decoder", "num_steps": None, "seconds": 1.0, "is_computed": False}]
     axes = Figure().subplots()
-    overview.draw_times(axes, {"points": points, "length": 8, "contenders": {"decoder": {"num_parameters": 10**6}}})
+    overview.draw_times(axes, {"points": points, "length": 128, "contenders": {"decoder": {"num_parameters": 10**6}}})
+    lines = {line.get_label(): list(line.get_xdata()) for line in axes.lines}
+    assert lines["AO-GPT, random order"] == [4, 8]
+    assert lines["AO-GPT, the same in blocks of 32"] == [8]  # four steps fill whole blocks
     marked = [line for line in axes.lines if line.get_color() == "white"]
     assert [list(line.get_xdata()) for line in marked] == [[8]]
 

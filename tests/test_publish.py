@@ -306,6 +306,8 @@ def test_sources_that_cannot_be_published_are_errors(run: Path, tmp_path: Path) 
     with pytest.raises(ValueError, match="is a model of type 'gpt2', not a model of this package"):
         stage(tmp_path / "gpt2", folder)
     bare = Path(shutil.copytree(run / "model", tmp_path / "bare"))
+    with pytest.raises(ValueError, match=r"trained on unicode-names, but .*bare is no folder of a run"):
+        stage(bare, folder, card="quickstart")
     for path in bare.glob("tokenizer*"):
         path.unlink()
     with pytest.raises(ValueError, match=r"contains no tokenizer\. Pass the tokenizer that the model was trained with"):
@@ -329,10 +331,10 @@ def test_sources_that_cannot_be_published_are_errors(run: Path, tmp_path: Path) 
 
 def test_results_of_another_model_are_an_error(run: Path, staged: Path, tmp_path: Path) -> None:
     folder, path = tmp_path / "repository", tmp_path / "zero_shot.json"
-    figures = {"perplexity": 12.3456, "perplexity_standard_error": None}
-    datasets = {
+    figures = {"sequences": 9, "perplexity": 12.3456, "perplexity_standard_error": None}
+    datasets: dict[str, Any] = {
         "text files": {"files": ["mine.txt"], "packing": "documents", "measures": {"left_to_right": figures}},
-        "wikitext2": {"split": "test", "documents": 4358, "measures": {"left_to_right": figures}},
+        "wikitext2": {"split": "test", "documents": 4358, "sequences": 9, "measures": {"left_to_right": figures}},
     }
     model = publish.load_local(run / "model")
     results = make_results(num_parameters=model.num_parameters(), protocol="clean", datasets=datasets)

@@ -17,7 +17,7 @@ from transformers import PreTrainedTokenizerFast, set_seed
 
 from common.data_arguments import DataArguments
 from eval.benchmarks import speed_quality, study_scores
-from eval.benchmarks.speed_quality import SpeedQualityArguments, choose_length, compare, judge_samples, main
+from eval.benchmarks.speed_quality import Point, SpeedQualityArguments, choose_length, compare, judge_samples, main
 from eval.judging import Judge, Sample, without_padding
 from eval.metrics.sample_entropy.diversity import unigram_entropy
 from modeling_aogpt import AOGPTForAnyOrderLM, MDMEncoderForMaskedLM
@@ -95,6 +95,11 @@ def test_quality_is_that_of_the_timed_samples(
     assert choose_length([folder], None) == 6
     with pytest.raises(ValueError, match="`length` must be between 1 and 12 for these models, but is 13"):
         compare([folder], SpeedQualityArguments(tmp_path, judge, length=13, device="cpu"))
+
+
+def test_a_last_round_with_fewer_sequences_does_not_count() -> None:
+    point = Point("model", "contender", 4, None, None, seconds=[8.0, 12.0, 4.0, 3.0], counts=[4, 4, 4, 1])
+    assert point.seconds_per_sequence() == 2.0
 
 
 def test_standard_errors(judge: str, tiny_tokenizer: PreTrainedTokenizerFast) -> None:

@@ -496,6 +496,7 @@ def test_a_causal_model_needs_two_tokens_in_the_published_protocol(judge: str, d
         ({"datasets": ["ptb"]}, "Set either `text_file` or `datasets`"),
         ({"released_subset": True}, "`released_subset` has no effect without `datasets` and `protocol='published'`"),
         ({"measures": ["left_to_right"], "num_orders": 4}, "`num_orders` has no effect, .* only with left_to_right"),
+        ({"measures": ["left_to_right"], "seed": 5}, "`seed` has no effect, .* only with left_to_right"),
         ({"measures": ["any_order"], "ensemble_size": 4}, "`ensemble_size` has no effect, .* only with any_order"),
         ({"measures": ["any_order"], "num_times": 8}, "`num_times` has no effect"),
         ({"text_file": []}, "Set either `text_file` or `datasets`"),

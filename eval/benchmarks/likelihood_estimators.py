@@ -8,8 +8,9 @@ Number of rows that estimators of the context-order ensemble (Eq. 4) need to rea
 RUN is the folder of a finished run of training/pretrain.py. docs/likelihood.md describes the estimators. All estimators
 score the same sequences of the run's held-out text. The standard error is that of the log-likelihood of one sequence.
 Its square is inversely proportional to the number of rows. Therefore, the product rows x squared error compares
-estimators independently of the number of draws. The command writes RUN-LENGTH-M.json, where M is the size of the
-ensemble. It also writes report.md, with the results of all JSON files in the output folder.
+estimators independently of the number of draws. The command writes PARENT-RUN-LENGTH-M.json, where PARENT is the
+folder of RUN, and M is the size of the ensemble. It also writes report.md, with the results of all JSON files in the
+output folder.
 """
 
 import math
@@ -38,12 +39,12 @@ from modeling_aogpt.validation import check_even
 
 ROWS_PER_PASS, SEQUENCES_PER_CALL = 4096, 8  # larger passes are not faster on a CPU
 
-# Settings of the run that are written to RUN-LENGTH-M.json, so that a similar model can be trained.
+# Settings of the run that are written to PARENT-RUN-LENGTH-M.json, so that a similar model can be trained.
 TRAINING = (
     *("corpus", "packing", "sequence_length", "vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads"),
     *("target_embedding_size", "position_encoding", "batch_size", "max_steps"),
 )
-KEYS = ("run", "length", "ensemble_size", "estimators")  # required keys of RUN-LENGTH-M.json
+KEYS = ("run", "length", "ensemble_size", "estimators")  # required keys of PARENT-RUN-LENGTH-M.json
 
 
 @dataclass
@@ -124,7 +125,7 @@ def difference(one: dict[str, Any], other: dict[str, Any]) -> float:
 
 
 def measure_run(run_dir: Path, arguments: EstimatorArguments) -> dict[str, Any]:
-    """Compare the estimators on the model and held-out text of a run. Return the content of RUN-LENGTH-M.json."""
+    """Compare the estimators on the model and held-out text of a run. Return the content of the JSON file."""
     results, data = read_finished_run(run_dir)
     rows = load_data_of_run(run_dir).validation
     length = data.sequence_length if arguments.length is None else arguments.length

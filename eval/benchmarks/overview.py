@@ -20,6 +20,7 @@ from matplotlib.figure import Figure
 from common.commands import Options, Parser, one_line_errors, option
 from common.files import make_folder, read_json
 from common.reports import BLUE, GREEN, GREY, ORANGE, label_log_axis, save_figure, style_axes
+from eval.benchmarks.contenders import BLOCK_LENGTH
 from eval.puzzles import draw_board
 from eval.recipes import INK, draw_fraction
 
@@ -64,21 +65,24 @@ def draw_solved(axes: Axes, results: dict[str, dict[str, Any]]) -> None:
     label_rows(axes, [label for label, *_ in SOLVED])
     axes.set_xlim(0, 1.15)
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
-    axes.set_xlabel("solved puzzles (dots: seeds)")
+    axes.set_xlabel("solved puzzles (line: 95 % interval; dots: seeds)")
     style_axes(axes, "6 x 6 Sudoku, by order")
 
 
 def draw_times(axes: Axes, report: dict[str, Any]) -> None:
     """Draw seconds against steps, from a speed.json of `eval/benchmarks/speed.py`. Extrapolated times are white."""
     for name, label, style in TIMES:
-        points = [point for point in report["points"] if point["contender"] == name]
+        points = [point for point in report["points"] if point["contender"] == name and point["num_steps"]]
+        if name == "confidence-blocks":  # with fewer steps, each step fills whole blocks, so the model chooses nothing
+            points = [point for point in points if point["num_steps"] * BLOCK_LENGTH > report["length"]]
         steps, seconds = zip(*((point["num_steps"], point["seconds"]) for point in points), strict=True)
         axes.plot(steps, seconds, label=label, markersize=5, **style)
         computed = [(point["num_steps"], point["seconds"]) for point in points if point["is_computed"]]
         if computed:
             axes.plot(*zip(*computed, strict=True), "o", color="white", markersize=2)
     axes.set(xscale="log", yscale="log", xlabel="steps (white dot: extrapolated)", ylabel="seconds (one CPU core)")
-    axes.set_xticks(steps, steps)
+    all_steps = sorted({point["num_steps"] for point in report["points"] if point["num_steps"]})
+    axes.set_xticks(all_steps, all_steps)
     axes.minorticks_off()
     label_log_axis(axes.yaxis, (1,))
     axes.legend(frameon=False, fontsize=8)
@@ -92,7 +96,7 @@ def draw_recipes(axes: Axes, results: dict[str, Any]) -> None:
         score = results["arms"][arm]["scores"][name]
         axes.barh(row, score["mean"], height=0.7, color=color)
         axes.plot(score["values"], [row] * len(score["values"]), "o", color=INK, markersize=2.5)
-        axes.text(max(score["values"]) + 0.05, row, f"{score['mean']:.2f}", va="center", color=INK, fontsize=8)
+        axes.text(0.05, row, f"{score['mean']:.2f}", va="center", color="white", fontsize=9)
     label_rows(axes, [label for label, *_ in RECIPES])
     axes.axvline(results["unigram"], color=GREY, linestyle=":")
     axes.text(
@@ -103,7 +107,7 @@ def draw_recipes(axes: Axes, results: dict[str, Any]) -> None:
         fontsize=8,
     )
     axes.set_xlim(0, 3.2)
-    axes.set_xlabel("held-out bits per byte (blue: in random orders; dots: seeds)")
+    axes.set_xlabel("bits per byte (blue: random orders; dots: seeds)")
     tokens = results["arms"]["learned"]["tokens"] / 1e6
     style_axes(axes, f"Training for {tokens:.1f} million tokens")
 

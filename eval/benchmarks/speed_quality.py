@@ -79,7 +79,8 @@ class Point:
         num_steps: Number of steps, or None if the contender chooses the number itself.
         contender: The contender.
         tokenizer: Tokenizer of the model.
-        seconds: Seconds per sequence in each round.
+        seconds: Seconds of each round.
+        counts: Number of sequences of each round.
         samples: All sequences that were generated so far.
     """
 
@@ -89,13 +90,21 @@ class Point:
     contender: Contender
     tokenizer: PreTrainedTokenizerBase
     seconds: list[float] = field(default_factory=list)
+    counts: list[int] = field(default_factory=list)
     samples: list[Sample] = field(default_factory=list)
 
     def run(self, batch_size: int, length: int, device: torch.device) -> None:
         """Generate and time `batch_size` sequences."""
         seconds, ids = time_generation(self.contender, batch_size, length, self.num_steps or length, device)
-        self.seconds.append(seconds / batch_size)
+        self.seconds.append(seconds)
+        self.counts.append(batch_size)
         self.samples += make_samples(ids.tolist(), self.tokenizer)
+
+    def seconds_per_sequence(self) -> float:
+        """Return the median over the rounds with the most sequences. The last round may have fewer."""
+        most = max(self.counts)
+        full = [seconds for seconds, count in zip(self.seconds, self.counts, strict=True) if count == most]
+        return statistics.median(full) / most
 
 
 def load_points(name: str, arguments: SpeedQualityArguments, length: int, device: torch.device) -> list[Point]:
@@ -142,8 +151,8 @@ def compare(models: list[str], arguments: SpeedQualityArguments) -> dict[str, An
                 "model": point.model,
                 "contender": point.name,
                 "num_steps": point.num_steps,
-                "seconds": statistics.median(point.seconds),
-                "all_seconds": point.seconds,
+                "seconds": point.seconds_per_sequence(),
+                "all_seconds": [seconds / count for seconds, count in zip(point.seconds, point.counts, strict=True)],
                 **judge_samples(point.samples, point.tokenizer, judge),
             }
             for point in tqdm(points, desc="Judging", unit="contender")

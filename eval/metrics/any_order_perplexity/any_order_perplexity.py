@@ -73,8 +73,14 @@ class AnyOrderPerplexity(evaluate.Metric):
             raise ValueError("`predictions` is empty. Pass at least one text.")
         if orders not in ORDERS:
             raise ValueError(f"`orders` must be one of {', '.join(map(repr, ORDERS))}, but is {orders!r}.")
+        if batch_size < 1:
+            raise ValueError(f"`batch_size` must be at least 1, but is {batch_size}.")
         device = device or ("cuda" if torch.cuda.is_available() else "cpu")
         model = AutoModel.from_pretrained(model_id, trust_remote_code=trust_remote_code).to(device).eval()
+        if not hasattr(model, "log_likelihood"):
+            raise ValueError(
+                f"{model_id} is not an any-order model. Use `evaluate`'s metric perplexity for causal models."
+            )
         tokenizer = AutoTokenizer.from_pretrained(model_id, trust_remote_code=trust_remote_code)
         sequences = tokenizer(list(predictions), add_special_tokens=False, split_special_tokens=True)["input_ids"]
         if add_end_of_text:

@@ -28,10 +28,10 @@ ROOT = Path(__file__).parents[2]
 
 # Label, folder of results, recipe, decoding and color of each bar of the chart of solved puzzles.
 SOLVED = (
-    ("most certain cell first", "sudoku", "sudoku", "confidence", BLUE),
-    ("left to right", "sudoku", "sudoku", "left to right", BLUE),
-    ("random order", "sudoku", "sudoku", "random", BLUE),
-    ("left-to-right model", "sudoku", "sudoku_left_to_right", "left to right", GREY),
+    ("AO-GPT, most certain\ncell first", "sudoku", "sudoku", "confidence", BLUE),
+    ("the same model,\nleft to right", "sudoku", "sudoku", "left to right", BLUE),
+    ("in a random order", "sudoku", "sudoku", "random", BLUE),
+    ("GPT, trained\nleft to right", "sudoku", "sudoku_left_to_right", "left to right", GREY),
     ("encoder, most certain\ncell first", "sudoku_encoder", "sudoku_encoder", "confidence", ORANGE),
 )
 # Name of a contender in speed.json, its label and its style in the chart of times.
@@ -43,9 +43,9 @@ TIMES = (
 )
 # Label, arm, score and color of each bar of the chart of recipes.
 RECIPES = (
-    ("the paper's recipe", "learned", "any_order", BLUE),
-    ("with rotary positions", "rotary-adaln", "any_order", BLUE),
-    ("and a left-to-right start", "rotary-adaln-falling-to-tenth", "any_order", BLUE),
+    ("learned positions\n(as in the paper)", "learned", "any_order", BLUE),
+    ("rotary positions", "rotary-adaln", "any_order", BLUE),
+    ("rotary positions,\nleft-to-right start", "rotary-adaln-falling-to-tenth", "any_order", BLUE),
     ("left-to-right model,\nleft to right", "left-to-right", "left_to_right", GREY),
 )
 
@@ -79,7 +79,7 @@ def draw_times(axes: Axes, report: dict[str, Any]) -> None:
         axes.plot(steps, seconds, label=label, markersize=5, **style)
         computed = [(point["num_steps"], point["seconds"]) for point in points if point["is_computed"]]
         if computed:
-            axes.plot(*zip(*computed, strict=True), "o", color="white", markersize=2)
+            axes.plot(*zip(*computed, strict=True), "o", color="white", markersize=2.5)
     axes.set(xscale="log", yscale="log", xlabel="steps (white dot: extrapolated)", ylabel="seconds (one CPU core)")
     all_steps = sorted({point["num_steps"] for point in report["points"] if point["num_steps"]})
     axes.set_xticks(all_steps, all_steps)
@@ -87,7 +87,7 @@ def draw_times(axes: Axes, report: dict[str, Any]) -> None:
     label_log_axis(axes.yaxis, (1,))
     axes.legend(frameon=False, fontsize=8)
     millions = report["contenders"]["decoder"]["num_parameters"] / 1e6
-    style_axes(axes, f"Time of {report['length']} tokens, {millions:.0f} million parameters")
+    style_axes(axes, f"Time to generate {report['length']} tokens ({millions:.0f} M parameters)")
 
 
 def draw_recipes(axes: Axes, results: dict[str, Any]) -> None:
@@ -102,14 +102,14 @@ def draw_recipes(axes: Axes, results: dict[str, Any]) -> None:
     axes.text(
         results["unigram"] + 0.04,
         len(RECIPES) - 1,
-        f"unigram\nmodel\n{results['unigram']:.2f}",
+        f"token\nfrequencies\n{results['unigram']:.2f}",
         va="center",
         fontsize=8,
     )
-    axes.set_xlim(0, 3.2)
+    axes.set_xlim(0, 3.4)
     axes.set_xlabel("bits per byte (blue: random orders; dots: seeds)")
     tokens = results["arms"]["learned"]["tokens"] / 1e6
-    style_axes(axes, f"Training for {tokens:.1f} million tokens")
+    style_axes(axes, f"Bits per byte after {tokens:.1f} M tokens of source code")
 
 
 def label_rows(axes: Axes, labels: list[str]) -> None:

@@ -24,7 +24,9 @@ from itertools import islice, product
 from pathlib import Path
 from typing import Any, get_args
 
-from datasets import Dataset, IterableDataset, Value, load_dataset, load_dataset_builder
+import pandas
+from datasets import Dataset, Features, IterableDataset, Value, load_dataset, load_dataset_builder
+from datasets.exceptions import DatasetGenerationCastError
 from datasets.table import CastError
 
 from common import facts, path_star, sudoku
@@ -292,8 +294,6 @@ def keep_text(dataset: Dataset, text_column: str) -> Dataset:
     _check_column(text_column, dataset.column_names)
     _check_text(text_column, dataset.features[text_column])
     dataset = dataset.select_columns(text_column)
-    if dataset.features[text_column].dtype == "string_view":  # `datasets` cannot process it
-        dataset = dataset.cast_column(text_column, Value("large_string"))
     return dataset if text_column == "text" else dataset.rename_column(text_column, "text")
 
 
@@ -305,7 +305,7 @@ def _check_column(text_column: str, columns: list[str]) -> None:
 
 
 def _check_text(text_column: str, feature: Any) -> None:
-    if getattr(feature, "dtype", None) not in ("string", "large_string", "string_view"):
+    if getattr(feature, "dtype", None) not in ("string", "large_string"):
         raise _not_text(text_column, feature)
 
 
@@ -440,7 +440,7 @@ def load_files(
         separators = {"\t" if ".tsv" in Path(file).suffixes else "," for file in map(str.lower, files)}
         if len(separators) > 1:
             raise ValueError(f"{' '.join(patterns)} mixes .csv and .tsv files. Use files of one kind.")
-        options["sep"] = separators.pop()
+        options |= _csv_options(files[0], separators.pop())
     if not streaming:
         # `datasets` identifies files in its cache by their names and times, which can be those of other contents.
         options |= {"num_proc": num_proc, "name": f"default-{_hash_all(files)}"}
@@ -448,18 +448,37 @@ def load_files(
         data_files = [glob.escape(file) for file in files]  # `load_dataset` treats names as patterns
         return load_dataset(builders[0], data_files=data_files, split="train", streaming=streaming, **options)
     except Exception as error:  # each builder raises its own errors for damaged files and wrong encodings
+        for cause in _list_causes(error):
+            if isinstance(cause, OSError) and cause.errno is not None:  # of the cache or the disk
+                raise cause from error
+            if isinstance(cause, CastError | DatasetGenerationCastError):
+                raise ValueError(
+                    f"The files {' '.join(patterns)} have different columns. Use files with the same columns. "
+                    f"(Cause: {cause})"
+                ) from error
         reason = error.__cause__ or error
-        if isinstance(reason, OSError) and reason.errno is not None:  # the cache, the disk or permissions
-            raise
-        if isinstance(reason, CastError):
-            raise ValueError(
-                f"The files {' '.join(patterns)} have different columns. Use files with the same columns. "
-                f"(Cause: {reason})"
-            ) from error
         content = "parquet" if builders == ["parquet"] else f"{builders[0]} in UTF-8"
         raise ValueError(
             f"{' '.join(patterns)} cannot be read as {content}. Check the content of the files. (Cause: {reason})"
         ) from error
+
+
+def _csv_options(file: str, separator: str) -> dict[str, Any]:
+    """Return options of the builder for CSV files with which all values are text. By default, "NA" would be null."""
+    columns = pandas.read_csv(file, sep=separator, nrows=0).columns
+    return {"sep": separator, "keep_default_na": False, "features": Features(dict.fromkeys(columns, Value("string")))}
+
+
+def _list_causes(error: BaseException) -> list[BaseException]:
+    """Return an error and all errors that led to it."""
+    causes: list[BaseException] = []
+    remaining: list[BaseException | None] = [error]
+    while remaining:
+        cause = remaining.pop()
+        if cause is not None and cause not in causes:
+            causes.append(cause)
+            remaining += [cause.__context__, cause.__cause__]
+    return causes
 
 
 def _hash_all(files: Sequence[str]) -> str:

@@ -35,7 +35,6 @@ MAX_SIZES = {
     "max_position_embeddings": 2**22,
     "target_embedding_size": 2**16,
     "num_valid_tokens": 2**22,
-    "mask_token_id": 2**22,
 }
 # Types of rotary frequencies, and the parameters that each of them needs.
 ROPE_TYPES = {
@@ -244,6 +243,7 @@ class AOGPTConfig(PreTrainedConfig):
             check_choice(name, getattr(self, name), allowed)
         for name, largest in MAX_SIZES.items():
             check_integer(name, getattr(self, name), most=largest)
+        check_integer("mask_token_id", self.mask_token_id, least=0, most=MAX_SIZES["vocab_size"])
         for name in ("norm_eps", "initializer_range"):
             check_positive(name, getattr(self, name))
         for name, kind in AOGPTConfig.__annotations__.items():

@@ -261,9 +261,10 @@ class AnyOrderGenerationConfig(GenerationConfig):
         return cls(**settings)
 
     def __setattr__(self, name: str, value: object) -> None:
-        # Numbers of NumPy could not be saved as JSON.
-        if is_number(value):
+        if is_number(value):  # numbers of NumPy could not be saved as JSON
             value = int(value) if is_integer(value) else float(value)
+        elif name == "order" and isinstance(value, list):  # from `to_dict`
+            value = torch.tensor(value)
         super().__setattr__(name, value)
 
     def to_dict(self) -> dict[str, Any]:

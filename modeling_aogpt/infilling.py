@@ -340,12 +340,13 @@ def check_mask_of_text(attention_mask: torch.Tensor, input_ids: object) -> None:
 def list_lengths(lengths: object) -> list:
     """Return lists instead of other iterables of lengths, such as ranges, sets and tensors."""
     if isinstance(lengths, torch.Tensor):
-        return lengths.tolist()
+        lengths = lengths.tolist()
     if not isinstance(lengths, Iterable) or isinstance(lengths, str):
         raise ValueError(
             f"`lengths` must be a list of numbers of tokens, or one such list for each gap, but is {lengths!r}."
         )
-    return [list(value) if isinstance(value, Iterable) else value for value in lengths]
+    values = (value.tolist() if isinstance(value, torch.Tensor) else value for value in lengths)
+    return [list(value) if isinstance(value, Iterable) else value for value in values]
 
 
 def combine_lengths(lengths: list[Sequence[int]], most: int) -> list[tuple[int, ...]]:

@@ -172,6 +172,11 @@ def test_sharded_run_equals_that_of_one_process_and_any_number_can_resume_it(
     shutil.copytree(tmp_path / "sharded" / "checkpoint-00000003", tmp_path / "resumed" / "checkpoint-00000003")
     train(config, tmp_path / "resumed")
     assert_close_training(single, tmp_path / "resumed")
+    # Checkpoints are written before evaluations, so this run starts with one.
+    shutil.copytree(tmp_path / "sharded" / "checkpoint-00000003", tmp_path / "evaluated" / "checkpoint-00000003")
+    run_fsdp2(tmp_path, config, tmp_path / "evaluated", "--eval_steps=3")
+    assert_close_training(single, tmp_path / "evaluated")
+    assert [step for step, *_ in scores(tmp_path / "evaluated")] == [3, 6, 8]
     if not hasattr(accelerator, "compile_regions_fsdp2"):
         return  # this version of Accelerate does not support hybrid sharding by these variables
     shutil.copytree(tmp_path / "sharded" / "checkpoint-00000003", tmp_path / "hybrid" / "checkpoint-00000003")

@@ -141,6 +141,8 @@ def test_configs_with_order_tensors_can_be_compared() -> None:
     order = torch.arange(3)[None]
     assert AnyOrderGenerationConfig(order=order) == AnyOrderGenerationConfig(order=order.clone())
     assert AnyOrderGenerationConfig(order=order) != AnyOrderGenerationConfig()
+    restored = AnyOrderGenerationConfig.from_dict(AnyOrderGenerationConfig(order=order).to_dict())
+    assert torch.equal(restored.order, order)
 
 
 def test_temperature_zero_is_allowed_without_sampling() -> None:

@@ -202,6 +202,7 @@ def test_candidates_that_do_not_fit_are_left_out(model: AOGPTForAnyOrderLM) -> N
         ([3, MASK], {}, r"^The text ends with a gap, .* Append end-of-text to the text, set `padded_length`, or pass"),
         ([MASK, 3, MASK], {"lengths": [[1], [2, 3]]}, "^The text ends with a gap"),
         ([MASK, 3], {"lengths": "12"}, "`lengths` must be a list of numbers of tokens, or .*, but is '12'"),
+        ([MASK, 3], {"lengths": torch.tensor(5)}, "`lengths` must be a list of numbers of tokens, or .*, but is 5"),
         ([MASK, 3], {"lengths": 5}, "`lengths` must be a list of numbers of tokens, or .*, but is 5"),
         ([MASK, 3], {"attention_mask": torch.tensor([[0, 1]])}, "`attention_mask` marks padding, but `infill` needs"),
         ([MASK, 3], {"attention_mask": torch.ones(3, 3)}, r"has shape \(2,\) and `attention_mask` \(3, 3\)"),
@@ -309,7 +310,16 @@ def test_as_many_combinations_as_allowed_are_scored() -> None:
 
 
 @pytest.mark.parametrize(
-    "lengths", [iter([1, 2]), {1, 2}, torch.tensor([1, 2]), np.array([1, 2]), [{1, 2}], torch.tensor([[1, 2]])]
+    "lengths",
+    [
+        iter([1, 2]),
+        {1, 2},
+        torch.tensor([1, 2]),
+        np.array([1, 2]),
+        [{1, 2}],
+        torch.tensor([[1, 2]]),
+        [*torch.tensor([1, 2])],
+    ],
 )
 def test_lengths_can_be_any_iterable(model: AOGPTForAnyOrderLM, lengths: object) -> None:
     outputs = model.infill([torch.tensor([3, MASK, 1]), torch.tensor([2, MASK, 1])], lengths=lengths)

@@ -525,8 +525,8 @@ def test_a_run_can_be_resumed_with_another_path_of_the_same_file(
 ) -> None:
     monkeypatch.chdir(config.parent)
     with caplog.at_level(logging.INFO):
-        train(config, finished, "--corpus=./words.txt")
-    assert "is finished (8 steps)" in caplog.text
+        train(config, finished, "--corpus=words.txt")
+    assert "is finished (8 steps), so there is nothing to do.\n" in caplog.text
 
 
 def test_a_run_that_resumes_at_its_last_step_is_evaluated(config: Path, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Settings of a run. They are read from a YAML file, and `--key value` on the command line overrides them."""
 
+import glob
 import json
 import math
 import os
@@ -196,6 +197,8 @@ class TrainingArguments(Options):
     )
 
 
+# Keys that can name files or folders.
+PATHS = {"corpus", "validation_files", "tokenizer", "init_from", "output_dir"}
 # Keys that may change when a run is resumed, if the learning rates and left-to-right fractions of all finished steps
 # stay the same (see schedules.py).
 SCHEDULE = {"max_steps", "decay_steps", "left_to_right_steps"}
@@ -521,16 +524,18 @@ def changed_settings(saved: dict[str, Any], current: dict[str, Any]) -> dict[str
     return {
         key: (then, now)
         for key, (then, now) in values.items()
-        if key not in WITHOUT_EFFECT and _resolve_paths(then) != _resolve_paths(now)
+        if key not in WITHOUT_EFFECT and resolve_paths(key, then) != resolve_paths(key, now)
     }
 
 
-def _resolve_paths(value: Any) -> Any:
-    """Return a setting with resolved paths, so that the same file or folder can be given in several ways."""
+def resolve_paths(key: str, value: Any) -> Any:
+    """Return a setting with absolute paths, so that the same file or folder can be given in several ways."""
     if isinstance(value, list):
-        return [_resolve_paths(item) for item in value]
-    exists = isinstance(value, str) and "/" in value and os.path.exists(os.path.expanduser(value))
-    return os.path.realpath(os.path.expanduser(value)) if exists else value
+        return [resolve_paths(key, item) for item in value]
+    if key not in PATHS or not isinstance(value, str):
+        return value
+    path = os.path.abspath(os.path.expanduser(value))
+    return path if os.path.exists(path) or glob.has_magic(value) else value
 
 
 def check_same_run(saved: dict[str, Any], current: dict[str, Any], place: Path) -> None:

@@ -144,7 +144,8 @@ def set_up(argv: list[str], lock: ExitStack) -> "Pretraining | None":
     if is_finished:
         return None
     if data_arguments.tokenizer is not None:  # before the slow load_data, to fail early
-        check_tokenizer(load_tokenizer(data_arguments.tokenizer), model_arguments, data_arguments, training)
+        with in_turn(accelerator):
+            check_tokenizer(load_tokenizer(data_arguments.tokenizer), model_arguments, data_arguments, training)
     with in_turn(accelerator):
         data = load_data(data_arguments)
     check_same_everywhere(corpus=data.facts)

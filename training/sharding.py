@@ -82,6 +82,8 @@ def gathered(module: nn.Module, accelerator: Accelerator) -> Iterator[None]:
     if root is None:
         yield
         return
+    # The first forward pass initializes the root. If it were a pass of a part, this part would become a root.
+    root._get_fsdp_state()._lazy_init()
     root.set_reshard_after_forward(False)
     for part in (root, *layers):
         part.unshard()

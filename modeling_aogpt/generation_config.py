@@ -492,7 +492,7 @@ class AnyOrderGenerationConfig(GenerationConfig):
 
     def _check_supported(self) -> None:
         """Raise a `ValueError` if a setting has an effect in Transformers, but is not supported here."""
-        for name, value in self.to_dict().items():
+        for name, value in super().to_dict().items():  # does not read the values of an order tensor
             if name not in FIELDS and name not in IGNORED_FIELDS and _has_effect(name, value):
                 raise ValueError(f"The generation config cannot be used. {_describe_unsupported(name, value)}")
 

@@ -83,7 +83,7 @@ def recordings(monkeypatch: pytest.MonkeyPatch) -> type[SimulatedRecording]:
     monkeypatch.setattr(cuda_graphs, "_FAILED", WeakSet())
     monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: (0, 0))
     for module in (modeling_aogpt, validation):  # values cannot be read while operations are traced
-        monkeypatch.setattr(module, "is_traced", lambda values: get_proxy_mode() is not None)
+        monkeypatch.setattr(module, "is_readable", lambda values: get_proxy_mode() is None)
     for module in (decoding_state, sampling):
         monkeypatch.setattr(module, "can_record", lambda model, device: model not in cuda_graphs._FAILED)
     SimulatedRecording.replays.clear()

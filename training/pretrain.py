@@ -331,8 +331,8 @@ class Pretraining:
             dynamic_ncols=True,
         )
         with bar, StopRequest() as stop:
-            if progress.step % training.eval_steps == 0 and self.must_evaluate():
-                self.evaluate()  # the run was stopped before it
+            if self.must_evaluate():  # the run was stopped after the checkpoint of this step, or shortened to it
+                self.evaluate()
             batches = self.batches()  # after StopRequest, because workers inherit its signal handlers
             unread: deque[StepStatus] = deque()
             stop_signal = 0
@@ -340,9 +340,7 @@ class Pretraining:
                 started, num_finished = time.perf_counter(), len(progress.losses)
                 unread.append(self.step(batches, stop))
                 progress.step, progress.position = progress.step + 1, batches.position
-                at_end = progress.step == training.max_steps
-                must_evaluate = progress.step % training.eval_steps == 0 or at_end
-                must_save = progress.step % training.save_steps == 0 or self.is_milestone(progress.step) or at_end
+                must_evaluate, must_save = self.must_evaluate(), self.must_save()
                 # Usually, this status stays unread: the CPU reads the previous one while the device computes this step.
                 while len(unread) > 1 or (unread and (must_evaluate or must_save or stop_signal)):
                     stop_signal = self.finish_step(unread.popleft()) or stop_signal
@@ -357,17 +355,22 @@ class Pretraining:
                 if must_evaluate:
                     self.evaluate()
             self.checkpoints.wait()
-        if progress.step == training.max_steps and not stop_signal:
-            if self.must_evaluate():
-                self.evaluate()  # a shortened run may resume at its last step
-            return 0
-        logger.info("Stopped after step %d. A checkpoint is saved. Run the same command to continue.", progress.step)
+        if stop_signal:
+            logger.info(
+                "Stopped after step %d. A checkpoint is saved. Run the same command to continue.", progress.step
+            )
         return stop_signal
 
+    def must_save(self) -> bool:
+        """Return whether to write a checkpoint after the current step."""
+        step, training = self.progress.step, self.training
+        return step % training.save_steps == 0 or step == training.max_steps or self.is_milestone(step)
+
     def must_evaluate(self) -> bool:
-        """Return whether the current step has not been evaluated. Step 0 is never evaluated."""
-        evaluations, step = self.progress.evaluations, self.progress.step
-        return step > 0 and (not evaluations or evaluations[-1]["step"] != step)
+        """Return whether the current step must still be evaluated."""
+        step, training, evaluations = self.progress.step, self.training, self.progress.evaluations
+        is_due = step > 0 and (step % training.eval_steps == 0 or step == training.max_steps)
+        return is_due and (not evaluations or evaluations[-1]["step"] != step)
 
     def _log_steps(self, first: int, bar: tqdm) -> None:
         """Log the steps from `first` on whose losses are known, and update the progress bar."""

@@ -93,7 +93,13 @@ def one_line_errors(*kinds: type[Exception]) -> Iterator[None]:
     try:
         yield
     except reported as error:
-        sys.exit(1 if _is_reported_by_another_process() else f"error: {error}")
+        sys.exit(1 if _is_reported_by_another_process() else f"error: {_describe(error)}")
+
+
+def _describe(error: Exception) -> str:
+    """Return the message of an error. Errors of the workers of a data loader contain a traceback, which is left out."""
+    message = str(error)
+    return message.rpartition(f"\n{type(error).__name__}: ")[2] if "\nOriginal Traceback" in message else message
 
 
 def _is_reported_by_another_process() -> bool:

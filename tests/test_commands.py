@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch.utils.data import DataLoader, Dataset
 from transformers import GPT2Config, PreTrainedTokenizerFast
 
 import training.pretrain
@@ -203,3 +204,17 @@ def test_the_errors_of_every_command_are_tested() -> None:
     files = (file for folder in folders for file in (ROOT / folder).rglob("*.py"))
     commands = {file.relative_to(ROOT).as_posix() for file in files if '__name__ == "__main__"' in file.read_text()}
     assert commands - {"eval/harness.py"} == {command.split()[0] for command, _ in WRONG}  # tested in test_harness.py
+
+
+def test_errors_of_data_loader_workers_have_no_traceback() -> None:
+    dataset = Unreadable()
+    with pytest.raises(SystemExit, match=r"^error: File 3 cannot be read\.$"), one_line_errors():
+        next(iter(DataLoader(dataset, num_workers=1)))
+
+
+class Unreadable(Dataset):
+    def __len__(self) -> int:
+        return 1
+
+    def __getitem__(self, index: int) -> int:
+        raise OSError("File 3 cannot be read.")

@@ -82,10 +82,11 @@ def command_line(script: str, argv: Sequence[str]) -> str:
 @contextmanager
 def one_line_errors(*kinds: type[Exception]) -> Iterator[None]:
     """
-    Context manager and decorator that exits with `error: MESSAGE` and status 1 instead of a traceback.
+    Exit with `error: MESSAGE` and status 1, without a traceback, if an exception is raised.
 
-    It handles exceptions of the given kinds, by default `ValueError` and `OSError`. If several processes fail, only the
-    first one to fail prints its error. Before torch.distributed is initialized, only process 0 of each machine does.
+    This is a context manager and a decorator for exceptions of the given kinds, by default `ValueError` and `OSError`.
+    If several processes fail, only the first prints its message. Before torch.distributed is initialized, only process
+    0 of each machine prints its message.
     """
     reported = kinds or (ValueError, OSError)
     if isinstance(sys.stdout, io.TextIOWrapper):

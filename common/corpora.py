@@ -257,7 +257,10 @@ def _check_corpus(arguments: DataArguments, is_streamed: bool = False) -> str:
     is_whole = name in BUILT_IN or is_hub_name(name)
     others = [*arguments.corpus[1:], *(arguments.validation_files if name in BUILT_IN else [])]
     if is_whole and others:
-        raise ValueError(f"The corpus {name!r} cannot be combined with {', '.join(others)}. Use {name!r} alone.")
+        raise ValueError(
+            f"The corpus {name!r} cannot be combined with {', '.join(others)}. Use {name!r} alone: remove the others "
+            "from `corpus` or `validation_files`."
+        )
     if name in BUILT_IN and is_streamed:
         raise ValueError(
             f"The built-in corpus {name!r} cannot be streamed. Remove `streaming`, or set `corpus` to files or a Hub "

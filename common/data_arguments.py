@@ -89,7 +89,7 @@ class DataArguments(Options):
         return " ".join(self.corpus)
 
     def check(self) -> None:
-        """Raise a `ValueError` if `context_marks` is wrong, or if an option is set that has no effect."""
+        """Raise a `ValueError` if `context_marks` cannot be used, or if an option that has no effect is set."""
         marks = self.context_marks
         if marks is not None and (self.packing != "documents" or len(set(marks)) != 2 or len(marks) != 2):
             raise ValueError(

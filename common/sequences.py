@@ -273,7 +273,7 @@ class PackedRows:
         return int(self._ends[-1]) // self.sequence_length
 
     def __getitem__(self, numbers: list[int]) -> dict[str, np.ndarray]:
-        """Return the `input_ids` (len(numbers), sequence_length) of the sequences with these indices, in 64 bits."""
+        """Return the `input_ids` of the sequences `numbers`, as int64 of shape (len(numbers), sequence_length)."""
         return {"input_ids": np.stack([self._read(number * self.sequence_length) for number in numbers])}
 
     def _read(self, first: int) -> np.ndarray:

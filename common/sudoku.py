@@ -257,7 +257,7 @@ def _rearranged_text(
 
 def _moves_text(grid: Grid, rounds: list[int], size: int) -> str:
     """
-    Return the cells that are not clues, in the order of their `solving_rounds`; line by line within a round.
+    Return the missing cells as text, sorted by `solving_rounds`, and by row and column within a round.
 
     A cell is three characters: the letter of its row, the number of its column, and its digit. For instance, `b14` is a
     4 in the first column of the second row.

@@ -221,7 +221,7 @@ class Filler:
         return output.sequences[0, gap.start : gap.start + int(output.lengths)].tolist()
 
     def by_surroundings(self, gap: Gap) -> list[int]:
-        """Choose the length with the highest likelihood of the text around the gap. Return the tokens filled in."""
+        """Fill in the gap with the length that gives the text around it the highest likelihood. Return these tokens."""
         mask = self.model.config.mask_token_id
         ids = pad_sequence(self._with_masks(gap, self._lengths(gap)), batch_first=True, padding_value=mask)
         around = ids != mask
@@ -229,7 +229,7 @@ class Filler:
         return self._fill(gap, [self._lengths(gap)[int(scores.argmax())]])[0][0]
 
     def by_filling(self, gap: Gap) -> list[int]:
-        """Fill in the gap with every length. Return the tokens with the highest log-probability per token."""
+        """Fill in the gap with every length. Return the filling with the highest mean log-probability per token."""
         return max(self._fill(gap, self._lengths(gap)), key=lambda filling: filling[1])[0]
 
     def _lengths(self, gap: Gap) -> range:

@@ -221,7 +221,15 @@ def released_subset(name: str, num_blocks: int) -> list[int]:
 
 
 def cut_into_blocks(documents: Dataset, length: int, protocol: str) -> list[dict[str, Any]]:
-    """Cut encoded documents into blocks of `length` tokens, with `input_ids`, `num_tokens` and `num_bytes`."""
+    """
+    Cut encoded documents into blocks of `length` tokens, as a protocol (a key of `PROTOCOLS`) defines.
+
+    Returns:
+        A dictionary for each block, with `input_ids`, `num_tokens` and `num_bytes`.
+
+    Raises:
+        ValueError: If the text is too short for one block.
+    """
     blocks = [block | {"num_tokens": len(block["input_ids"])} for block in PROTOCOLS[protocol](documents, length)]
     if not blocks:
         raise ValueError(

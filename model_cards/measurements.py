@@ -155,9 +155,9 @@ def read_zero_shot_measurements(path: Path, num_parameters: int, weights: str | 
     measured = results.get("weights")
     if results["num_parameters"] != num_parameters or (None not in (measured, weights) and measured != weights):
         raise ValueError(
-            f"`--results` must belong to the model to publish, but {path} was measured with other weights "
-            f"({results.get('model')}, {results['num_parameters']} parameters). Run eval/zero_shot.py on the model to "
-            "publish, and pass its results file."
+            f"{path} contains results of other weights than those to publish: {results.get('model')} with "
+            f"{results['num_parameters']} parameters (to publish: {num_parameters}). Run eval/zero_shot.py on the "
+            "model to publish, and pass its results file in `--results`."
         )
     return [
         Measurement(

@@ -46,7 +46,7 @@ from modeling_aogpt.tokenization import load_matching_tokenizer
 
 ROOT = Path(__file__).parents[1]
 CHECK = Path(__file__).parent / "check_staged.py"
-MAX_SHARD_SIZE = "2GB"  # Transformers' default is 50GB
+MAX_SHARD_SIZE = "2GB"  # if an upload is interrupted, less is uploaded again than with Transformers' 50GB
 
 
 @dataclass

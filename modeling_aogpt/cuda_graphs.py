@@ -83,8 +83,8 @@ class Recording:
     """
     CUDA graph of `function(*arguments)`.
 
-    The graph reads its arguments from, and writes its result to, fixed addresses. Recordings with the same memory
-    `pool` share memory for intermediate results.
+    Its arguments and its result have fixed memory addresses: a replay copies new arguments there, and overwrites the
+    previous result. Recordings with the same memory `pool` share memory for intermediate results.
     """
 
     def __init__(self, function: Callable[..., Result], arguments: Arguments, pool: tuple[int, int]) -> None:

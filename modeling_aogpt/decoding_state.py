@@ -630,7 +630,7 @@ class EncoderDecodingState(DecodingState):
         is_active = num_queries > 0
         active = to_device(is_active.nonzero().squeeze(1), device)
         ids, is_token = self.sequences()[active], None
-        if (self.num_tokens < self.ids.shape[1]).any():  # without padding, attention is faster without a mask
+        if (self.num_tokens < self.ids.shape[1]).any():  # attention is slower with a mask
             is_token = self.is_token[active]
             ids = ids.masked_fill(~is_token, 0)
         levels = None if sigma is None else torch.full(active.shape, sigma, dtype=torch.float64, device=device)

@@ -26,13 +26,14 @@ from .validation import check_integer, check_mask_token, check_tensor, is_intege
 
 # Largest number of candidates. A candidate contains one length for each gap of a text.
 MAX_CANDIDATES = 4096
-# Arguments of `generate` that `infill` sets itself, and arguments that it therefore does not accept.
+# Arguments of `generate` that `infill` always sets to these values.
 FIXED_ARGUMENTS = {
     "max_length": None,
     "max_new_tokens": None,
     "return_dict_in_generate": False,
     "stop_at_eos": False,
 }
+# Arguments of `generate` that a caller of `infill` may not pass.
 UNUSABLE_ARGUMENTS = frozenset({"inputs", "output_history", *FIXED_ARGUMENTS})
 
 

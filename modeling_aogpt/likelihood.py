@@ -478,7 +478,7 @@ class RowScorer(Scorer):
         """
         scores = torch.zeros(order.shape, dtype=torch.float64, device=order.device)
         num_rows = (branches != PADDING).sum(dim=-1)
-        by_length = num_rows.argsort(descending=True)  # sequences of similar length share a pass
+        by_length = num_rows.argsort(descending=True)  # a pass of sequences of similar length has little padding
         by_length = by_length[: int((num_rows > 0).sum())]
         lengths, start = num_rows[by_length].tolist(), 0
         while start < len(lengths):

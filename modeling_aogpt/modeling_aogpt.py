@@ -343,7 +343,11 @@ class AOGPTPreTrainedModel(PreTrainedModel):
     _can_record_outputs = {"hidden_states": AOGPTLayer, "attentions": AOGPTAttention}
 
     def train(self, mode: bool = True) -> "AOGPTPreTrainedModel":
-        """Switch to training mode or, with False, to evaluation mode, as in PyTorch. Return the model."""
+        """
+        Set training mode if `mode` is True, and evaluation mode otherwise. Return the model.
+
+        In evaluation mode on a CPU, the linear layers get a subclass of `nn.Linear` that can use oneDNN.
+        """
         if not mode:
             use_onednn(self)
         return super().train(mode)

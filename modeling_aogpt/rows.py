@@ -163,7 +163,10 @@ def causal_mask(
     device: torch.device,
 ) -> torch.BoolTensor:
     """
-    Return the causal attention mask (batch or 1, 1, rows, slots) of `num_rows` new rows after `num_cached` cached rows.
+    Return the causal attention mask of `num_rows` new rows that follow `num_cached` cached rows.
+
+    Its shape is (batch, 1, num_rows, num_slots), or (1, 1, num_rows, num_slots) if `is_token` is None. `num_slots` is
+    the number of keys, including unused entries of the cache.
 
     `is_token` (batch, cached + rows) is False at padding, to which no row attends. If `is_token` is None, there is no
     padding.

@@ -340,8 +340,8 @@ def test_results_of_another_model_are_an_error(run: Path, staged: Path, tmp_path
     results = make_results(num_parameters=model.num_parameters(), protocol="clean", datasets=datasets)
     other_weights = {"revision": None, "weights": "0123456789ab", "model": "another"}
     for other, message in (
-        ({"num_parameters": 1}, r"was measured with other weights \(mine, 1 parameters\)"),
-        (other_weights, r"was measured with other weights \(another, "),
+        ({"num_parameters": 1}, "contains results of other weights than those to publish: mine with 1 parameters"),
+        (other_weights, "contains results of other weights than those to publish: another with "),
     ):
         path.write_text(json.dumps(results | other))
         with pytest.raises(ValueError, match=message):

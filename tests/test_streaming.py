@@ -87,7 +87,7 @@ def test_left_to_right_text_is_streamed_token_by_token() -> None:
 
 
 def test_other_types_are_errors() -> None:
-    with pytest.raises(TypeError, match=r"`streamer` must be a streamer of Transformers, but has type str"):
+    with pytest.raises(TypeError, match=r"`streamer` must have the methods `put` and `end`, but has type str"):
         random_model().generate(streamer="x")
     with pytest.raises(TypeError, match=r"`logits_processor` must contain functions, .* but contains None"):
         random_model().generate(logits_processor=[None])

@@ -22,7 +22,7 @@ def create_optimizer(model: nn.Module, training: TrainingArguments) -> AdamW:
 
 
 def parameter_groups(model: nn.Module) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
-    """Return the parameters with weight decay, and those without weight decay."""
+    """Return the trainable parameters of two or more dimensions, which get weight decay, and the others."""
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     return [p for p in parameters if p.dim() >= 2], [p for p in parameters if p.dim() < 2]
 

@@ -333,7 +333,7 @@ class Pretraining:
         with bar, StopRequest() as stop:
             if self.must_evaluate():  # the run was stopped after the checkpoint of this step, or shortened to it
                 self.evaluate()
-            batches = self.batches()  # after StopRequest, because workers inherit its signal handlers
+            batches = self.batches()  # the data-loader workers inherit the signal handlers of StopRequest
             unread: deque[StepStatus] = deque()
             stop_signal = 0
             while progress.step < training.max_steps:

@@ -26,7 +26,7 @@ from eval.recipes import INK, draw_fraction
 
 ROOT = Path(__file__).parents[2]
 
-# Label, folder of results, recipe, decoding and color of each bar of the chart of solved puzzles.
+# Bars of the chart of solved puzzles: label, folder of results, recipe, decoding and color.
 SOLVED = (
     ("AO-GPT, most certain\ncell first", "sudoku", "sudoku", "confidence", BLUE),
     ("the same model,\nleft to right", "sudoku", "sudoku", "left to right", BLUE),
@@ -41,7 +41,7 @@ TIMES = (
     ("confidence-blocks", "AO-GPT, the same in blocks of 32", {"color": GREEN, "marker": "D", "linestyle": "--"}),
     ("decoder", "AO-GPT, random order", {"color": BLUE, "marker": "o"}),
 )
-# Label, arm, score and color of each bar of the chart of recipes.
+# Bars of the chart of recipes: label, arm, score and color.
 RECIPES = (
     ("learned positions\n(as in the paper)", "learned", "any_order", BLUE),
     ("rotary positions", "rotary-adaln", "any_order", BLUE),

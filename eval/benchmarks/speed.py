@@ -300,11 +300,11 @@ def _times(
     seconds: Seconds, name: str, num_steps: int | None, counts: tuple[int, int]
 ) -> tuple[list[float], float, bool]:
     """
-    Return the seconds of a contender in each round, those of the fastest round, and whether they are extrapolated.
+    Return the seconds of a contender in each round, the seconds to report, and whether both are extrapolated.
 
-    Seconds are extrapolated from two numbers of steps, `counts`. If a round was slow only with the lower of these
-    numbers, its extrapolated time is too short. The fastest time is therefore extrapolated from the fastest round of
-    each number.
+    If `num_steps` was not measured, seconds are extrapolated from those of two other numbers of steps, `counts`. A
+    round that was slow only with the lower number would give a time that is too short. The seconds to report are
+    therefore extrapolated from the fastest time of each number, even if these are from different rounds.
     """
     measured = {count: times for (other, count), times in seconds.items() if other == name}
     if num_steps is None or num_steps in measured:

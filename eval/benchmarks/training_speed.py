@@ -3,15 +3,17 @@
 """
 Time and memory of a training step of AO-GPT, compared with a plain implementation, on a GPU or else on the CPU.
 
+The plain implementation, `PlainAOGPT`, has the design of the released code.
+
     python eval/benchmarks/training_speed.py [--batch_size 3] [--output_dir DIR]
     python eval/benchmarks/training_speed.py --size medium --batch_size 16 --steps 40 --mixed_precision bf16 --compile
 
 Each implementation is measured in a new process. The implementations take turns for several rounds, so that other load
 on the machine affects all of them, and the fastest round of each one counts. The results are written after each
 process, so an interrupted run keeps its results. A step draws the orders, computes the loss and the gradients, clips
-the gradients, and updates the weights and their moving averages. Only the second half of the steps is counted. The
-memory is the peak memory of the process, or of the tensors on the GPU. It includes the weights, their moving averages
-and AdamW's moments.
+the gradients, and updates the weights and their moving averages. The time is the mean over the second half of the
+steps. The memory is the peak memory of the process on a CPU, and of all tensors on a GPU. It includes the weights,
+their moving averages, the gradients and AdamW's moments.
 """
 
 import sys
@@ -127,7 +129,7 @@ class PlainAOGPT(nn.Module):
         self.head = nn.Linear(width, config.vocab_size)
 
     def forward(self, input_ids: torch.LongTensor, orders: torch.LongTensor) -> torch.Tensor:
-        """Return the loss (Eq. 7) of whole sequences (batch, n) in the given orders (batch, n)."""
+        """Return the loss (Eq. 7 of the paper) in nats per token of sequences (batch, n) in the orders (batch, n)."""
         shuffled = input_ids.gather(1, orders)
         start = torch.zeros_like(orders[:, :1])
         tokens = torch.cat((self.start(start), self.tokens(shuffled)), dim=1)

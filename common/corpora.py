@@ -283,11 +283,7 @@ def _check_corpus(arguments: DataArguments, is_streamed: bool = False) -> str:
             f"`validation_split` ({arguments.validation_split}) and `validation_files` "
             f"({' '.join(arguments.validation_files)}) are both set. Remove one of the two."
         )
-    train, held_out = (
-        {*map(os.path.realpath, find_files([] if is_whole else files))}
-        for files in (arguments.corpus, arguments.validation_files)
-    )
-    if shared := train & held_out:
+    if not is_whole and (shared := _real_paths(arguments.corpus) & _real_paths(arguments.validation_files)):
         raise ValueError(f"{min(shared)} is in both `corpus` and `validation_files`. Remove it from one of the two.")
     return name
 
@@ -411,6 +407,11 @@ def find_files(patterns: Sequence[str]) -> list[str]:
             raise ValueError(f"There is no file {pattern!r}. Check the path. (The working folder is {os.getcwd()}.)")
         files += matching
     return list(dict.fromkeys(map(os.path.abspath, files)))
+
+
+def _real_paths(patterns: Sequence[str]) -> set[str]:
+    """Return the files that match `patterns`. A link counts as the file to which it leads."""
+    return {*map(os.path.realpath, find_files(patterns))}
 
 
 def _choose_builder(file: str) -> str:

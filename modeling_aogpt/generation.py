@@ -580,12 +580,12 @@ class GenerationProgress:
         self.state, self.streamer, self.will_refine = state, streamer, will_refine
         self.history = [state.sequences()] if keep_history else None  # at the beginning and after every step
         self.num_put = 0
-        if streamer is not None and not (hasattr(streamer, "put") and hasattr(streamer, "end")):
-            raise TypeError(
-                f"`streamer` must have the methods `put` and `end`, but has type {type(streamer).__name__}. Pass a "
-                "streamer of Transformers, such as TextStreamer."
-            )
         if streamer is not None:
+            if not (hasattr(streamer, "put") and hasattr(streamer, "end")):
+                raise TypeError(
+                    f"`streamer` must have the methods `put` and `end`, but has type {type(streamer).__name__}. Pass a "
+                    "streamer of Transformers, such as TextStreamer."
+                )
             self._put_final(always=True)  # even without a prompt, because a streamer may skip the first call
 
     def update(self) -> None:

@@ -518,20 +518,27 @@ def to_settings(*arguments: Any) -> dict[str, Any]:
 
 def changed_settings(saved: dict[str, Any], current: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
     """Return the saved and the current value of each setting that has changed and may affect the result."""
+    return {key: values for key, values in compare_settings(saved, current).items() if key not in WITHOUT_EFFECT}
+
+
+def compare_settings(saved: dict[str, Any], current: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """
+    Return the saved and the current value of each setting that has changed.
+
+    The same path, written in another way, is not a change.
+    """
     defaults = to_settings(ModelArguments(), DataArguments(), TrainingArguments())
     saved, current = defaults | saved, defaults | current  # runs of earlier versions do not have all settings
     values = {key: (saved.get(key), current.get(key)) for key in sorted(saved.keys() | current.keys())}
     return {
-        key: (then, now)
-        for key, (then, now) in values.items()
-        if key not in WITHOUT_EFFECT and resolve_paths(key, then) != resolve_paths(key, now)
+        key: (then, now) for key, (then, now) in values.items() if _resolve_paths(key, then) != _resolve_paths(key, now)
     }
 
 
-def resolve_paths(key: str, value: Any) -> Any:
-    """Return a setting with absolute paths, so that the same file or folder can be given in several ways."""
+def _resolve_paths(key: str, value: Any) -> Any:
+    """Return the value of a setting with absolute paths."""
     if isinstance(value, list):
-        return [resolve_paths(key, item) for item in value]
+        return [_resolve_paths(key, item) for item in value]
     if key not in PATHS or not isinstance(value, str):
         return value
     path = os.path.abspath(os.path.expanduser(value))

@@ -120,7 +120,7 @@ def download(source: str, patterns: list[str]) -> Path:
 
 
 def read_json_file(path: Path) -> dict[str, Any]:
-    """Return the content of a JSON file, which must be an object. Return {} if the file does not exist."""
+    """Return the JSON object in a file, or {} if the file does not exist."""
     try:
         content = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
     except ValueError as error:

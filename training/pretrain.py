@@ -231,7 +231,8 @@ class Pretraining:
         self.logged = TrainingProgress()  # progress at the time of the last call of `log`
         self.gradient_norms: dict[int, float] = {}  # by step, before clipping; only of steps that may still be logged
         self.tracker_id = secrets.token_hex(8)  # identifies the run in the tracker
-        if checkpoint is not None and "initial_weights" in checkpoint.metadata:  # the folder may have changed since
+        if checkpoint is not None and "initial_weights" in checkpoint.metadata:
+            # The files in the folder `init_from` may have changed after the start of the run.
             self.initial_weights = checkpoint.metadata["initial_weights"]
         else:
             self.initial_weights = None if training.init_from is None else identity_of_weights(training.init_from)

@@ -12,7 +12,7 @@ from common.files import remove_incomplete
 from common.hardware import versions
 from common.processes import check_same_everywhere, together
 from common.results import read_results
-from training.arguments import TrainingArguments, changed_settings, check_same_run, resolve_paths
+from training.arguments import TrainingArguments, changed_settings, check_same_run, compare_settings
 from training.checkpoints import Checkpoint, checkpoints_in, load_newest_checkpoint
 from training.schedules import num_common_steps
 
@@ -47,12 +47,7 @@ def find_start(
     names = [path.name for path in checkpoints_in(training.output_dir)]
     check_same_everywhere(finished=is_finished, checkpoints=names)
     if is_finished:
-        saved = results["arguments"]
-        ignored = sorted(
-            key
-            for key, value in settings.items()
-            if key in saved and key != "output_dir" and resolve_paths(key, saved[key]) != resolve_paths(key, value)
-        )
+        ignored = sorted(compare_settings(results["arguments"], settings).keys() - {"output_dir"})
         hint = f" (Other values have no effect: {', '.join(ignored)}.)" if ignored else ""
         logger.info(
             "%s is finished (%d steps), so there is nothing to do.%s", training.output_dir, results["steps"], hint

@@ -44,7 +44,7 @@ TRAINING = (
     *("corpus", "packing", "sequence_length", "vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads"),
     *("target_embedding_size", "position_encoding", "batch_size", "max_steps"),
 )
-KEYS = ("run", "length", "ensemble_size", "estimators")  # required keys of PARENT-RUN-LENGTH-M.json
+KEYS = ("run", "length", "ensemble_size", "estimators")  # required keys of a JSON file of this command
 
 
 @dataclass

@@ -113,7 +113,7 @@ def draw_recipes(axes: Axes, results: dict[str, Any]) -> None:
 
 
 def label_rows(axes: Axes, labels: list[str]) -> None:
-    """Label the bars of a horizontal bar chart, the first bar at the top."""
+    """Label the bars of a horizontal bar chart from top to bottom."""
     axes.set_yticks(range(len(labels)), labels)
     axes.invert_yaxis()
 

@@ -50,8 +50,9 @@ SUMMARY = """# Infilling
 
 The model fills in one gap in each of several documents, which are evenly spaced in the held-out text. In packed text, a
 document is a sequence without its last {max_length} tokens, so that longer infills fit, too. A gap is {gap}.
-Each step fills in the position of which the model is most certain, with the likeliest token. "Only the text before"
-means that it fills in the gap from left to right, without the text after it.
+Each step fills in the position of which the model is most certain, with the likeliest token. Models that were trained
+with `orders: gap_last` fill in a gap from left to right. "Only the text before" means that the model fills in the gap
+from left to right, without the text after it.
 
 If the length of the gap is not given, it is chosen from 1 to {max_length}. The gap is filled in with each length.
 "Length by the whole text" is the length of the text with the highest likelihood from left to right, as in `infill`.
@@ -180,17 +181,19 @@ class Filler:
         model: The model.
         padded_length: Length to which documents are padded with end-of-text, or None for packed text.
         max_length: Largest length that is tried for a gap of unknown length.
+        orders: Orders in which the model was trained (`TrainingArguments.orders`).
     """
 
-    def __init__(self, model: Model, padded_length: int | None, max_length: int) -> None:
-        self.model, self.padded_length, self.max_length = model, padded_length, max_length
+    def __init__(self, model: Model, padded_length: int | None, max_length: int, orders: str = "random") -> None:
+        self.model, self.padded_length, self.max_length, self.orders = model, padded_length, max_length, orders
+        self.order = "left_to_right" if orders == "gap_last" else "confidence"
         # A padded document has no end-of-text before its padding. In packed text, a gap can contain end-of-text.
         excluded = None if padded_length is None else [model.config.eos_token_id]
         self.settings = {"do_sample": False, "suppress_tokens": excluded}
 
-    def methods(self, orders: str) -> dict[str, Callable[[Gap], list[int]]]:
-        """Return, by name, the functions that fill in a gap with a model that was trained with `orders`."""
-        if orders == "left_to_right":
+    def methods(self) -> dict[str, Callable[[Gap], list[int]]]:
+        """Return, by name, the functions that fill in a gap."""
+        if self.orders == "left_to_right":
             return {BEFORE: self.from_text_before}
         methods = {"known length": self.with_known_length}
         if hasattr(self.model, "infill"):  # a decoder
@@ -217,7 +220,7 @@ class Filler:
         """Choose the length with the likeliest whole text, as `infill` does. Return the tokens filled in."""
         ids = self._to_tensor(gap.with_tokens([self.model.config.mask_token_id]))
         lengths = range(1, self.max_length + 1)
-        output = self.model.infill(ids, lengths, self.padded_length, order="confidence", do_sample=False)
+        output = self.model.infill(ids, lengths, self.padded_length, order=self.order, do_sample=False)
         return output.sequences[0, gap.start : gap.start + int(output.lengths)].tolist()
 
     def by_surroundings(self, gap: Gap) -> list[int]:
@@ -248,7 +251,7 @@ class Filler:
             pad_sequence(rows, batch_first=True),
             attention_mask=pad_sequence([torch.ones_like(row) for row in rows], batch_first=True),
             return_dict_in_generate=True,
-            order="confidence",
+            order=self.order,
             **self.settings,
         )
         log_probs = output.token_logprobs.sum(dim=1)
@@ -275,9 +278,7 @@ class Filler:
         return -scores.log_likelihood.item()
 
 
-def evaluate(
-    filler: Filler, gaps: list[Gap], tokenizer: PreTrainedTokenizerBase, orders: str = "random"
-) -> dict[str, dict[str, Any]]:
+def evaluate(filler: Filler, gaps: list[Gap], tokenizer: PreTrainedTokenizerBase) -> dict[str, dict[str, Any]]:
     """
     Return, for each method, the fraction of exact matches, ROUGE-L and, for gaps of known length, bits per byte.
 
@@ -296,7 +297,7 @@ def evaluate(
         sum(1 if token == end_of_text else len(to_bytes([token], tokenizer)) for token in gap.removed) for gap in gaps
     ]
     results = {}
-    for name, fill in filler.methods(orders).items():
+    for name, fill in filler.methods().items():
         fillings = [(gap, fill(gap)) for gap in progress_bar(gaps, desc=name, leave=False)]
         results[name] = {"gaps": len(gaps)} | _fraction(
             "exact", [to_bytes(ids, tokenizer) == to_bytes(gap.removed, tokenizer) for gap, ids in fillings]
@@ -396,7 +397,8 @@ def evaluate_run(folder: Path, gaps: list[Gap], options: InfillingArguments) -> 
     model = load_model(folder / "model", dtype=torch.float32).to(default_device())
     tokenizer = load_tokenizer(folder / "model")
     padded_length = data.sequence_length if data.packing == "documents" else None
-    return evaluate(Filler(model, padded_length, options.max_length), gaps, tokenizer, results["arguments"]["orders"])
+    filler = Filler(model, padded_length, options.max_length, results["arguments"]["orders"])
+    return evaluate(filler, gaps, tokenizer)
 
 
 def make_report(results: dict[str, Any]) -> str:

@@ -118,7 +118,8 @@ def describe_recipe(recipe: str, runs: list[dict[str, Any]]) -> str:
     arguments = runs[0]["arguments"]
     if arguments["architecture"] == "encoder":
         return f"{recipe} (encoder)"
-    return f"{recipe} (trained {'left to right' if arguments['orders'] == 'left_to_right' else 'in any order'})"
+    orders = {"left_to_right": "left to right", "gap_last": "with a gap last"}.get(arguments["orders"], "in any order")
+    return f"{recipe} (trained {orders})"
 
 
 def format_fraction(seeds: list[float], interval: tuple[float, float]) -> tuple[str, str, str]:

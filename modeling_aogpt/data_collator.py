@@ -19,7 +19,7 @@ import torch
 from .orders import ORDER_NAMES, block_indices, check_blocks, group_orders
 from .validation import check_choice, check_fraction, check_integer, is_integer
 
-TRAINING_ORDERS = (*ORDER_NAMES, "shared", "context_first")
+TRAINING_ORDERS = (*ORDER_NAMES, "shared", "context_first", "gap_last")
 
 # With this fraction of left-to-right sequences, both the left-to-right and the any-order loss improve (Finding 3 of the
 # paper).
@@ -65,7 +65,10 @@ class OrderDistribution:
     Args:
         orders (`str`, defaults to `"random"`): `"random"`: every order is equally likely; `"shared"`: one random order
             for all sequences of the run (Finding 2 of the paper); `"left_to_right"`; `"context_first"`: first a random
-            subset of the positions from left to right, then the other positions in random order.
+            subset of the positions from left to right, then the other positions in random order; `"gap_last"`: first
+            all positions outside a random gap, then those in the gap, both from left to right. The gap is between two
+            cuts, each of which is equally likely at any place, as in fill-in-the-middle training
+            ([Bavarian et al.](https://arxiv.org/abs/2207.14255)).
         block_length (`int`, *optional*): Predict contiguous blocks of this length one after another, from left to
             right. `orders` applies within each block. With `"shared"`, every block has the same order.
         stride (`int`, *optional*): Like `block_length`, but with strided blocks: first the positions 0, stride, 2
@@ -117,9 +120,10 @@ class OrderDistribution:
                     )
         if least is not None and most is not None and least > most:
             raise ValueError(f"`min_context` ({least}) is more than `max_context` ({most}). Change one of them.")
-        if self.orders == "context_first" and (self.block_length is not None or self.stride is not None):
+        has_blocks = self.block_length is not None or self.stride is not None
+        if self.orders in ("context_first", "gap_last") and has_blocks:
             raise ValueError(
-                "`block_length` and `stride` cannot be combined with `orders='context_first'`. Remove `block_length` "
+                f"`block_length` and `stride` cannot be combined with `orders={self.orders!r}`. Remove `block_length` "
                 "and `stride`."
             )
 
@@ -146,7 +150,7 @@ class OrderDistribution:
         is_padding = positions >= lengths[:, None]
         fractions = self.left_to_right_fraction if fractions is None else fractions
         is_left_to_right = to_uniform(draw_integers(make_streams(seed, samples), 1)) < fractions
-        keys = self._draw_keys(seed, samples, positions)
+        keys = self._draw_keys(seed, samples, lengths, positions)
         is_context = torch.zeros_like(is_padding)
         if self.orders == "context_first":
             num_context = self._draw_context_sizes(seed, samples, lengths).masked_fill(is_left_to_right[:, 0], 0)
@@ -170,7 +174,9 @@ class OrderDistribution:
         uniform = to_uniform(mix_bits(make_streams(seed, samples)))
         return least + (uniform * (most - least + 1)).long()
 
-    def _draw_keys(self, seed: int, samples: torch.LongTensor, positions: torch.LongTensor) -> torch.LongTensor:
+    def _draw_keys(
+        self, seed: int, samples: torch.LongTensor, lengths: torch.LongTensor, positions: torch.LongTensor
+    ) -> torch.LongTensor:
         """Return nonnegative sort keys of positions, (batch, width) or (width,). Lower keys come first."""
         if self.orders == "left_to_right":
             return positions
@@ -178,7 +184,14 @@ class OrderDistribution:
             offsets = positions // (self.stride or 1) if self.block_length is None else positions % self.block_length
             stream = make_streams(seed, torch.tensor(SHARED_SAMPLE, device=positions.device))
             return shift_right(draw_integers(stream, len(positions))[offsets], 1)
-        return shift_right(draw_integers(make_streams(seed, samples), len(positions) + 1)[:, 1:], 1)
+        # The first number of each stream decides whether the order is left to right, so it is not used here.
+        streams = make_streams(seed, samples)
+        if self.orders == "gap_last":
+            uniform = to_uniform(draw_integers(streams, 3)[:, 1:])
+            cuts = (uniform * (lengths[:, None] + 1)).long().sort(dim=-1).values
+            is_gap = (positions >= cuts[:, :1]) & (positions < cuts[:, 1:])
+            return positions + is_gap * len(positions)
+        return shift_right(draw_integers(streams, len(positions) + 1)[:, 1:], 1)
 
 
 @dataclass

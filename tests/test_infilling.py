@@ -98,6 +98,23 @@ def test_text_without_sentences_is_refused(single_bytes: PreTrainedTokenizerBase
         make_sentence_gaps([single_bytes.encode("One. Two. Three.")], 1, 3, 0, single_bytes)
 
 
+def test_models_trained_with_a_gap_last_fill_it_in_from_left_to_right(
+    model: AOGPTForAnyOrderLM, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    generate, orders = model.generate, []
+
+    def record(*args: Any, **kwargs: Any) -> Any:
+        orders.append(kwargs.get("order"))
+        return generate(*args, **kwargs)
+
+    monkeypatch.setattr(model, "generate", record)
+    filler, gap = Filler(model, 8, max_length=4, orders="gap_last"), Gap([3, 1, 4, 5], 1, 2)
+    for fill in filler.methods().values():
+        fill(gap)
+    # `infill` compares the lengths with a generation config of its own.
+    assert orders == [*["left_to_right"], None, *["left_to_right"] * 4]
+
+
 @pytest.mark.parametrize("padded_length", [8, None])
 def test_lengths_are_chosen_by_several_rules(model: AOGPTForAnyOrderLM, padded_length: int | None) -> None:
     filler, gap, fillings, scores = Filler(model, padded_length, max_length=4), Gap([3, 1, 4, 5], 1, 2), [], []
@@ -154,14 +171,14 @@ def test_scores_of_fillings(model: AOGPTForAnyOrderLM, words: PreTrainedTokenize
     assert known["rouge_standard_error"] == pytest.approx(0.25)  # scores of 1 and 0.5
     assert known["bits_per_byte_standard_error"] >= 0
     assert "bits_per_byte" not in results["length by the tokens in the gap"]
-    assert list(evaluate(filler, [Gap(filled, 1, 2)], words, "left_to_right")) == [BEFORE]
+    assert list(evaluate(Filler(model, 8, 4, "left_to_right"), [Gap(filled, 1, 2)], words)) == [BEFORE]
 
 
 def score(fillings: list[tuple[Gap, list[int]]], tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:
     """Evaluate fillings of gaps of known length whose original tokens have one bit each."""
     remaining = [ids for _, ids in fillings]
     filler = SimpleNamespace(
-        methods=lambda orders: {"known length": lambda gap: remaining.pop(0)},
+        methods=lambda: {"known length": lambda gap: remaining.pop(0)},
         nats=lambda gap, only_before: gap.length * math.log(2),
     )
     return evaluate(filler, [gap for gap, _ in fillings], tokenizer)["known length"]

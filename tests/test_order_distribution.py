@@ -3,6 +3,7 @@
 """Orders for training, which are a function of the seeds of the run and of the sample."""
 
 import itertools
+from collections import Counter
 
 import pytest
 import torch
@@ -60,6 +61,10 @@ LEFT_TO_RIGHT = [0, 1, 2, 3, 4, 5, 6]
         (
             {"orders": "context_first", "min_context": 2, "max_context": 5},
             [[0, 2, 3, 5, 6, 1, 4], [1, 3, 4, 5, 6, 0, 2], [0, 1, 3, 5, 4, 2, 6]],
+        ),
+        (
+            {"orders": "gap_last", "left_to_right_fraction": 0.3},
+            [LEFT_TO_RIGHT, [5, 6, 0, 1, 2, 3, 4], [0, 2, 3, 4, 5, 6, 1]],
         ),
     ],
 )
@@ -151,6 +156,34 @@ def test_a_fraction_of_sequences_has_no_context() -> None:
     assert (orders[is_empty] == torch.arange(12)).all()
 
 
+def test_the_gap_is_last_and_its_ends_are_uniform() -> None:
+    """Each of the two cuts is equally likely at each of the places before, between and after the tokens."""
+    samples, lengths = torch.arange(32000), torch.tensor([3, 4]).repeat(16000)
+    orders, is_context = OrderDistribution("gap_last").draw(0, samples, lengths, 5)
+    assert not is_context.any()  # all tokens have a loss
+    for length in (3, 4):
+        allowed = []
+        for start, end in itertools.product(range(length + 1), repeat=2):
+            gap = range(min(start, end), max(start, end))
+            allowed.append((*(position for position in range(length) if position not in gap), *gap))
+        drawn = orders[lengths == length]
+        assert (drawn[:, length:] == torch.arange(length, 5)).all()
+        counts = Counter(map(tuple, drawn[:, :length].tolist()))
+        expected = Counter(allowed)
+        assert counts.keys() == expected.keys()
+        for order, count in expected.items():
+            mean = 16000 * count / len(allowed)
+            assert abs(counts[order] - mean) < 4 * mean**0.5
+
+
+def test_a_fraction_of_sequences_has_no_gap() -> None:
+    drawn = draw(OrderDistribution("gap_last", left_to_right_fraction=0.5), 4000, 40)
+    is_left_to_right = (drawn == torch.arange(40)).all(dim=1)
+    # Without a fraction, the order is left to right if the gap is empty or contains the last position.
+    expected = 0.5 + 0.5 * (1 - 2 * 39 * 40 / 2 / 41**2)
+    assert abs(is_left_to_right.float().mean() - expected) < 4 * 0.5 / 4000**0.5
+
+
 def test_shared_orders_are_the_same_for_all_samples() -> None:
     shared = draw(OrderDistribution("shared"), 50, 9)
     assert (shared == shared[0]).all()
@@ -181,7 +214,8 @@ def test_random_orders_are_uniform_within_blocks() -> None:
 
 @pytest.mark.parametrize("orders", ["uniform", "blocks-3", "strided-3", "fixed", "fixed-blocks-3", "", None])
 def test_unknown_names_are_errors(orders: object) -> None:
-    message = f"`orders` must be one of 'left_to_right', 'random', 'shared', 'context_first', but is {orders!r}"
+    names = "'left_to_right', 'random', 'shared', 'context_first', 'gap_last'"
+    message = f"`orders` must be one of {names}, but is {orders!r}"
     with pytest.raises(ValueError, match=message):
         OrderDistribution(orders)
 
@@ -202,6 +236,7 @@ def test_unknown_names_are_errors(orders: object) -> None:
             r"`min_context` \(4\) is more than `max_context` \(3\)",
         ),
         ({"orders": "context_first", "stride": 2}, "cannot be combined with `orders='context_first'`"),
+        ({"orders": "gap_last", "block_length": 2}, "cannot be combined with `orders='gap_last'`"),
     ],
 )
 def test_values_that_are_not_allowed_are_errors(arguments: dict, message: str) -> None:

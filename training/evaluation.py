@@ -104,7 +104,7 @@ def write_samples(
         collator = DataCollatorForAnyOrderLM(**order_settings(training), left_to_right_fraction=0.0, seed=training.seed)
         settings = {"order": collator([{"input_ids": [0] * length}] * count)["orders"]}
     else:
-        order = "left_to_right" if training.orders == "left_to_right" else "random"
+        order = "left_to_right" if training.orders in ("left_to_right", "gap_last") else "random"
         settings = {"order": order, "block_length": training.block_length, "stride": training.stride}
     sequences = model.generate(
         num_return_sequences=count, max_length=length, stop_at_eos=False, generator=generator, **settings

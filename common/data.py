@@ -60,7 +60,6 @@ class Data:
 
 def load_data(arguments: DataArguments) -> Data:
     """Load, split, tokenize and cut a corpus. The same arguments give the same sequences in the same order."""
-    arguments.check()
     marks = arguments.context_marks
     if arguments.streaming:
         return _open_stream(arguments)

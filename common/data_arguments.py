@@ -88,8 +88,9 @@ class DataArguments(Options):
         """Return the values of `corpus`, separated by spaces."""
         return " ".join(self.corpus)
 
-    def check(self) -> None:
+    def __post_init__(self) -> None:
         """Raise a `ValueError` if `context_marks` cannot be used, or if an option that has no effect is set."""
+        super().__post_init__()
         marks = self.context_marks
         if marks is not None and (self.packing != "documents" or len(set(marks)) != 2 or len(marks) != 2):
             raise ValueError(

@@ -25,7 +25,6 @@ import torch
 from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from tqdm import tqdm
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from common.commands import Options, Parser, one_line_errors, option, progress_bar
@@ -239,14 +238,14 @@ def generative(models: Sequence[str], arguments: GenerativeArguments) -> list[di
     machine = {"hardware": hardware(accelerator), "versions": versions()}
     for name in filter(missing.get, missing):
         model, tokenizer = load_model(name, dtype=dtype).to(accelerator.device), load_tokenizer(name)
-        for cell in tqdm(missing[name], desc=f"Sampling {name}", unit="cell"):
+        for cell in progress_bar(missing[name], desc=f"Sampling {name}", unit="cell"):
             sample_cell(cell, model, tokenizer, folder, machine)
         del model  # frees memory for the judge
     judge.scorer.model.to(accelerator.device)
     return [
         judge_cell(*read_cell(cell, folder), load_tokenizer(name), judge)
         for name in cells
-        for cell in tqdm(cells[name], desc=f"Judging {name}", unit="cell")
+        for cell in progress_bar(cells[name], desc=f"Judging {name}", unit="cell")
     ]
 
 

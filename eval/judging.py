@@ -11,13 +11,11 @@ import numpy as np
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
 
-from common.commands import progress_bar
 from common.models import identity_of_weights, load_pretrained
 from common.results import default_length
 from common.tokenization import num_unpadded
 from eval.scorers import CausalScorer, check_causal
-from eval.scoring import compute_metrics, split_batches
-from modeling_aogpt import DataCollatorForAnyOrderLM
+from eval.scoring import perplexity_over, score_rows
 
 MAX_LENGTH = 1024  # longest sample, in tokens, for a judge without a maximum
 
@@ -82,10 +80,11 @@ class Judge:
                 "Generate longer samples."
             )
         rows = [{"input_ids": sequences[index][: self.longest]} for index in judged]
-        batches = progress_bar(split_batches(rows, batch_size), desc="Judging", leave=False)
-        nats = np.concatenate([self._score(batch) for batch in batches])
+        nats = score_rows(
+            self.scorer, rows, "left_to_right", num_orders=1, seed=0, batch_size=batch_size, name="Judging"
+        )
         counts = np.array([len(row["input_ids"]) - 1 for row in rows])
-        perplexities, pooled = np.exp(nats / counts), compute_metrics(nats, counts, counts)
+        perplexities, pooled = np.exp(nats / counts), perplexity_over(nats, counts)
         per_sample: list[float | None] = [None] * len(sequences)
         for index, perplexity in zip(judged, perplexities.tolist(), strict=True):
             per_sample[index] = perplexity
@@ -99,11 +98,6 @@ class Judge:
             "unjudged": len(sequences) - len(judged),
             "truncated": sum(len(ids) > self.longest for ids in sequences),
         }
-
-    def _score(self, rows: list[dict[str, Any]]) -> np.ndarray:
-        batch = DataCollatorForAnyOrderLM(pad_token_id=0)(rows)
-        batch = {part: values.to(self.scorer.model.device) for part, values in batch.items()}
-        return self.scorer.negative_log_likelihood("left_to_right", batch, None).cpu().numpy()
 
 
 def _have_same_ids(one: PreTrainedTokenizerBase, other: PreTrainedTokenizerBase) -> bool:

@@ -372,7 +372,7 @@ def make_report(results: dict[str, Any]) -> str:
         (
             recipe,
             name,
-            *format_fraction(values["seeds"], values["interval"]),
+            *format_fraction(values),
             f"{values['passes_per_puzzle']:.1f}",
             f"{1000 * values['seconds_per_puzzle']:.1f}",
         )

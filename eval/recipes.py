@@ -108,9 +108,9 @@ def encode_problems(
     return encoded.input_ids.masked_fill(is_missing, tokenizer.mask_token_id), encoded.input_ids
 
 
-def summarize_fractions(seeds: list[float], num_problems: int) -> dict[str, Any]:
+def summarize_fractions(fractions: list[float], num_problems: int) -> dict[str, Any]:
     """Return fractions of solved problems, one for each seed, and the 95 % confidence interval of their mean."""
-    return {"seeds": seeds, "interval": wilson_interval(fmean(seeds), num_problems)}
+    return {"seeds": fractions, "interval": wilson_interval(fmean(fractions), num_problems)}
 
 
 def describe_recipe(recipe: str, runs: list[dict[str, Any]]) -> str:
@@ -122,20 +122,25 @@ def describe_recipe(recipe: str, runs: list[dict[str, Any]]) -> str:
     return f"{recipe} (trained {orders})"
 
 
-def format_fraction(seeds: list[float], interval: tuple[float, float]) -> tuple[str, str, str]:
-    """Return cells of a table: the mean over the seeds, their range (empty for a single seed), and the interval."""
-    seed_range = f"{min(seeds):.1%} to {max(seeds):.1%}" if len(seeds) > 1 else ""
-    return f"{fmean(seeds):.1%}", seed_range, "{:.1%} to {:.1%}".format(*interval)
+def format_fraction(summary: dict[str, Any]) -> tuple[str, str, str]:
+    """
+    Return cells of a table: the mean over the seeds, their range (empty for a single seed), and the interval.
+
+    `summary` is a result of `summarize_fractions`.
+    """
+    values = summary["seeds"]
+    seed_range = f"{min(values):.1%} to {max(values):.1%}" if len(values) > 1 else ""
+    return f"{fmean(values):.1%}", seed_range, "{:.1%} to {:.1%}".format(*summary["interval"])
 
 
-def draw_fraction(axes: Axes, row: float, height: float, color: str, fraction: dict[str, Any]) -> None:
+def draw_fraction(axes: Axes, row: float, height: float, color: str, summary: dict[str, Any]) -> None:
     """Draw the mean over the seeds as a bar, the interval as a line, and, if there are several seeds, each as a dot."""
-    seeds, (low, high) = fraction["seeds"], fraction["interval"]
-    axes.barh(row, fmean(seeds), height=0.9 * height, color=color)
+    values, (low, high) = summary["seeds"], summary["interval"]
+    axes.barh(row, fmean(values), height=0.9 * height, color=color)
     axes.plot([low, high], [row, row], color=INK, linewidth=1)
-    if len(seeds) > 1:
-        axes.plot(seeds, [row] * len(seeds), "o", color=INK, markersize=2.5)
-    axes.text(max(high, *seeds) + 0.02, row, f"{fmean(seeds):.0%}", va="center", color=INK, fontsize=8)
+    if len(values) > 1:
+        axes.plot(values, [row] * len(values), "o", color=INK, markersize=2.5)
+    axes.text(max(high, *values) + 0.02, row, f"{fmean(values):.0%}", va="center", color=INK, fontsize=8)
 
 
 def style_fractions(axes: Axes, names: list[str], label: str, recipes: dict[str, list[dict[str, Any]]]) -> None:

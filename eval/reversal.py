@@ -119,7 +119,7 @@ def make_report(results: dict[str, Any]) -> str:
             recipe,
             KINDS[kind],
             f"`{example(kind)}`",
-            *format_fraction(values["seeds"], values["interval"]),
+            *format_fraction(values),
         )
         for recipe, summary in results["summary"].items()
         for kind, values in summary.items()

@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
-from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AutoModelForCausalLM, PreTrainedModel
+from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AutoModel, AutoModelForCausalLM, PreTrainedModel
 
 from common.models import Model, load_pretrained, read_any_config
-from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM, MDMEncoderConfig, MDMEncoderForMaskedLM
+from modeling_aogpt import AOGPTConfig, MDMEncoderForMaskedLM
 
 MEASURES = ("left_to_right", "any_order", "ensemble")
 RANDOM_MEASURES = ("any_order", "ensemble")
@@ -118,14 +118,15 @@ def load_scorer(
     `revision` is a commit of the Hub repository. `settings` are arguments of `AnyOrderScorer`.
     """
     config = read_any_config(name, revision=revision)
-    model_class = {AOGPTConfig: AOGPTForAnyOrderLM, MDMEncoderConfig: MDMEncoderForMaskedLM}.get(type(config))
-    if model_class is None and type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING:
+    is_any_order = isinstance(config, AOGPTConfig)  # also the configuration of an encoder
+    if not is_any_order and type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING:
         raise ValueError(
             f"{name!r} cannot be evaluated, because it is a model of type {config.model_type}. Use an AO-GPT, a masked "
             "diffusion encoder or a causal language model."
         )
-    model = load_pretrained(model_class or AutoModelForCausalLM, name, revision=revision, dtype=dtype).to(device).eval()
-    if model_class is not None:
+    model_class = AutoModel if is_any_order else AutoModelForCausalLM
+    model = load_pretrained(model_class, name, revision=revision, dtype=dtype).to(device).eval()
+    if is_any_order:
         return AnyOrderScorer(model, **settings)
     check_causal(model, name)
     return CausalScorer(model)

@@ -117,7 +117,7 @@ def score_rows(
         batch_size: Number of sequences in a forward pass.
         precision: `"no"`, or `"bf16"` for autocast.
         journal: Storage of finished batches.
-        name: Name of the text in the journal.
+        name: Name of the text in the journal and of the progress bar.
     """
     journal = Journal() if journal is None else journal
     state = PartialState()
@@ -133,6 +133,7 @@ def score_rows(
         work[state.process_index :: state.num_processes],
         desc=name or None,
         unit="pass",
+        leave=False,
         disable=not state.is_local_main_process,
     )
     for number, indices in bar:
@@ -151,20 +152,23 @@ def split_batches(values: list[Any], batch_size: int) -> list[list[Any]]:
     return [values[start : start + batch_size] for start in range(0, len(values), batch_size)]
 
 
-def compute_metrics(nats: np.ndarray, num_tokens: np.ndarray, num_bytes: np.ndarray) -> dict[str, float | None]:
+def perplexity_over(nats: np.ndarray, num_tokens: np.ndarray) -> dict[str, float | None]:
     """
-    Return perplexity per token and bits per byte over all sequences, with standard errors.
+    Return the perplexity per token over all sequences, with its standard error.
 
-    Each array has one value per sequence. For a single sequence, the standard errors are None.
+    Each array has one value per sequence. For a single sequence, the standard error is None.
     """
-    per_token, token_error = ratio_with_error(nats, num_tokens)
-    per_byte, byte_error = ratio_with_error(nats, num_bytes)
+    per_token, error = ratio_with_error(nats, num_tokens)
     perplexity = math.exp(per_token)
+    return {"perplexity": perplexity, "perplexity_standard_error": error and perplexity * error}
+
+
+def bits_per_byte_over(nats: np.ndarray, num_bytes: np.ndarray) -> dict[str, float | None]:
+    """Return the bits per byte over all sequences, with their standard error (see `perplexity_over`)."""
+    per_byte, error = ratio_with_error(nats, num_bytes)
     return {
-        "perplexity": perplexity,
-        "perplexity_standard_error": token_error and perplexity * token_error,
         "bits_per_byte": per_byte / math.log(2),
-        "bits_per_byte_standard_error": byte_error and byte_error / math.log(2),
+        "bits_per_byte_standard_error": error and error / math.log(2),
     }
 
 

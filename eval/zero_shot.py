@@ -53,7 +53,7 @@ from eval.scorers import (
     Scorer,
     load_scorer,
 )
-from eval.scoring import Journal, compute_metrics, score_rows
+from eval.scoring import Journal, bits_per_byte_over, perplexity_over, score_rows
 from eval.tables import measures_table, zero_shot_table
 from modeling_aogpt.tokenization import load_tokenizer
 from modeling_aogpt.validation import check_choice, check_even
@@ -246,9 +246,11 @@ def _count_tokens(scorer: Scorer, rows: list[dict[str, Any]]) -> np.ndarray:
 
 def _summarize(scorer: Scorer, rows: list[dict[str, Any]], nats: np.ndarray) -> dict[str, Any]:
     """Return the number of sequences, and perplexity and bits per byte for one kind of log-likelihood."""
-    metrics = compute_metrics(nats, _count_tokens(scorer, rows), np.array([row["num_bytes"] for row in rows]))
-    if _skips_first(scorer):  # num_bytes includes the first token, so bits per byte would be too low
-        del metrics["bits_per_byte"], metrics["bits_per_byte_standard_error"]
+    metrics = perplexity_over(nats, _count_tokens(scorer, rows))
+    if not _skips_first(
+        scorer
+    ):  # otherwise, bits per byte would be too low, because num_bytes includes the first token
+        metrics |= bits_per_byte_over(nats, np.array([row["num_bytes"] for row in rows]))
     return {"sequences": len(rows), **metrics}
 
 

@@ -382,7 +382,7 @@ class CachedDecodingState(DecodingState):
     def __init__(self, model: PreTrainedModel, ids: torch.LongTensor, *arguments: torch.Tensor) -> None:
         super().__init__(model, ids, *arguments)
         self.num_cached = torch.zeros_like(self.num_context)
-        self._is_packed = ids.device.type != "cpu"  # only CPUs need packing
+        self._may_pack = ids.device.type == "cpu"  # other devices need no packing
         if self._is_compiled:
             self._compiled = CompiledBuffers.take(model, ids, self.modulations)
             self.cache, self.modulations = self._compiled.cache, self._compiled.modulations
@@ -506,13 +506,26 @@ class CachedDecodingState(DecodingState):
         """Return the last hidden states (batch, rows, hidden_size). Contains only operations on the device."""
         self.cache.set_slots(ranks, ids.shape[1])
         with allow_many_graphs() if self._is_compiled else nullcontext():
-            return self.model.model(
-                **query_rows(ids, positions, ranks, num_context, self.model.config.neighbor_embeddings),
-                attention_mask=query_mask(ranks, num_context, ids.shape[1]),
-                past_key_values=self.cache,
-                modulations=self.modulations,
-                frequencies=self.frequencies,
-            ).last_hidden_state
+            return self._forward(ids, positions, ranks, num_context, query_mask(ranks, num_context, ids.shape[1]))
+
+    def _forward(
+        self,
+        ids: torch.LongTensor,
+        positions: torch.LongTensor,
+        ranks: torch.LongTensor,
+        num_context: torch.LongTensor,
+        attention_mask: torch.Tensor | None,
+        num_kept: int | None = None,
+    ) -> torch.Tensor:
+        """Run the rows in `ranks` (batch, rows), and return the last hidden states of the last `num_kept` rows."""
+        return self.model.model(
+            **query_rows(ids, positions, ranks, num_context, self.model.config.neighbor_embeddings),
+            attention_mask=attention_mask,
+            past_key_values=self.cache,
+            modulations=self.modulations,
+            frequencies=self.frequencies,
+            num_kept=num_kept,
+        ).last_hidden_state
 
     def _run_exact(
         self, ranks: torch.LongTensor, num_context: torch.LongTensor, is_query: torch.BoolTensor
@@ -533,22 +546,17 @@ class CachedDecodingState(DecodingState):
         sees_all_slots = ranks.shape[1] == 1 and slots is not None and bool((ranks[:, 0] <= num_context).all())
         ranks, num_context = (to_device(values, self.ids.device) for values in (ranks, num_context))
         self.cache.set_slots(ranks if slots is None else slots, num_visible)
-        hidden_states = self.model.model(
-            **query_rows(self.ids, self.positions, ranks, num_context, self.model.config.neighbor_embeddings),
-            attention_mask=None if sees_all_slots else query_mask(ranks, num_context, num_visible),
-            past_key_values=self.cache,
-            modulations=self.modulations,
-            frequencies=self.frequencies,
-            num_kept=ranks.shape[1] - num_skipped,
-        ).last_hidden_state
+        mask = None if sees_all_slots else query_mask(ranks, num_context, num_visible)
+        num_kept = ranks.shape[1] - num_skipped
+        hidden_states = self._forward(self.ids, self.positions, ranks, num_context, mask, num_kept)
         return hidden_states, ranks, num_skipped
 
     def _pack_weights_in_time(self, num_queries: torch.LongTensor) -> None:
         """Pack the weights if enough passes are expected. `num_queries` has shape (batch,)."""
-        if self._is_packed or not gains_from_packing(self.model.model.dtype, int(num_queries.sum())):
+        if not self._may_pack or not gains_from_packing(self.model.model.dtype, int(num_queries.sum())):
             return
         if self.expects_many_passes(num_queries):
-            self.model, self._is_packed = pack_weights(self.model), True
+            self.model, self._may_pack = pack_weights(self.model), False
 
 
 def padded_rows(num_rows: int) -> int:

@@ -136,39 +136,34 @@ class AnyOrderInfillingMixin:
         if attention_mask is not None:
             check_mask_of_text(attention_mask, input_ids)
         lengths = list_lengths(lengths)
-        candidates, candidate_ids = [], []
+        candidates: list[dict[tuple[int, ...], torch.LongTensor]] = []  # for each text, the ids with each candidate
         for number, text in enumerate(texts):
             try:
                 segments = self._split_at_gaps(text, tokenizer)
-                candidates.append(self._list_candidates(segments, lengths, padded_length))
+                combinations = self._list_candidates(segments, lengths, padded_length)
             except ValueError as error:
                 if texts is not input_ids:
                     raise
                 raise ValueError(f"Text {number} of the list: {error}") from error
-            candidate_ids.append(
-                [self._insert_masks(segments, candidate, padded_length) for candidate in candidates[-1]]
-            )
+            candidates.append({chosen: self._insert_masks(segments, chosen, padded_length) for chosen in combinations})
         # End-of-text in a gap at the end of a document would make the same text as a shorter gap.
         eos = [] if padded_length is None else self._end_of_text_ids()
         excluded = [token for token in eos if token < self.config.num_valid_tokens]
-        self._check_settings(
-            generator, tokenizer, kwargs
-        )  # first, because all candidates are scored before the last `generate`
-        log_probs = self._score_candidates(candidate_ids, excluded)
-        best = [int(values.argmax()) for values in log_probs]
-        chosen = [ids[index] for ids, index in zip(candidate_ids, best, strict=True)]
-        filled = self._fill_in(chosen, generator, excluded, **kwargs)
+        # The settings are checked first, because all candidates are scored before the last `generate`.
+        self._check_settings(generator, tokenizer, kwargs)
+        log_probs = self._score_candidates([list(ids.values()) for ids in candidates], excluded)
+        best = [list(ids)[int(values.argmax())] for ids, values in zip(candidates, log_probs, strict=True)]
+        chosen_ids = [ids[chosen] for ids, chosen in zip(candidates, best, strict=True)]
+        filled = self._fill_in(chosen_ids, generator, excluded, **kwargs)
         outputs = [
             InfillingOutput(
                 sequences=sequences if isinstance(text, str) else sequences.to(text.device),
-                lengths=torch.tensor(combinations[index]),
-                candidates=torch.tensor(combinations),
+                lengths=torch.tensor(chosen),
+                candidates=torch.tensor(list(ids)),
                 log_probs=values,
                 texts=None if tokenizer is None else tokenizer.batch_decode(sequences, skip_special_tokens=True),
             )
-            for text, combinations, index, values, sequences in zip(
-                texts, candidates, best, log_probs, filled, strict=True
-            )
+            for text, ids, chosen, values, sequences in zip(texts, candidates, best, log_probs, filled, strict=True)
         ]
         return outputs if texts is input_ids else outputs[0]
 

@@ -121,7 +121,7 @@ def test_a_decoder_is_compared_with_an_encoder(tmp_path: Path, capsys: pytest.Ca
     main([*folders[1:], *size, "--max_ensemble=2", f"--output_dir={tmp_path}"])  # a decoder with one seed
     assert "minus encoder |" not in (tmp_path / "context_orders.md").read_text()
     assert (tmp_path / "context_orders.png").stat().st_size > 5000
-    with pytest.raises(SystemExit, match="Several runs have the name 'decoder' and the seed 0"):
+    with pytest.raises(SystemExit, match=r"Runs with the folder name decoder .* but several have the same seed"):
         main([folders[0], folders[0], *size, f"--output_dir={tmp_path}"])
     train(config, tmp_path / "other", "--sequence_length=9", "--tracker=none", "--num_samples=0")
     with pytest.raises(SystemExit, match=r"All runs must have the same held-out sequences, .*other and .* differ"):

@@ -124,9 +124,8 @@ def test_context_marks_are_in_pairs(text: str) -> None:
 
 @pytest.mark.parametrize(("marks", "packing"), [("[]", "packed"), ("[", "documents"), ("||", "documents")])
 def test_wrong_context_marks_are_refused(arguments: DataArguments, marks: str, packing: str) -> None:
-    arguments.packing, arguments.context_marks = packing, marks
     with pytest.raises(ValueError, match="`context_marks` must be two different characters, and requires"):
-        load_data(arguments)
+        replace(arguments, packing=packing, context_marks=marks)
 
 
 def test_empty_documents_are_counted(arguments: DataArguments) -> None:

@@ -245,7 +245,10 @@ def test_bad_settings_of_likelihood_estimators(run: Path, settings: dict[str, in
     ("changes", "message"),
     [
         (None, "has no results.json, so the run is not finished"),
-        ({"packing": "packed"}, "needs a run with `packing=documents`, but .* was trained with `packing=packed`"),
+        (
+            {"packing": "packed", "drop_long_documents": False},
+            "needs a run with `packing=documents`, but .* was trained with `packing=packed`",
+        ),
     ],
 )
 def test_bad_input(run: Path, changes: dict[str, Any] | None, message: str) -> None:

@@ -363,7 +363,6 @@ def _set_defaults(model: ModelArguments, data: DataArguments, training: Training
 
 def _check(model: ModelArguments, data: DataArguments, training: TrainingArguments) -> None:
     """Raise a `ValueError` if a value is not allowed or values contradict each other."""
-    data.check()
     if training.prepare_only and data.streaming:
         raise ValueError(
             "`prepare_only` and `streaming` are both set, but a streamed corpus cannot be prepared, because nothing is "

@@ -5,18 +5,18 @@ Dependence of predictions on the order of their context, in decoders and encoder
 
     python eval/benchmarks/context_orders.py RUN [RUN ...] [--output_dir DIR]
 
-RUN is the folder of a finished run of training/pretrain.py. Folders with the same name contain the same model, trained
-with different seeds. The command draws targets and contexts in held-out text. A decoder predicts each target with many
-orders of its context. The command reports how much the log-probability of a target differs between these orders. It
-also reports bits per byte if each prediction is the mean over M orders of its context (Eq. 4 of the paper). The context
-of an encoder has no order, so its predictions do not depend on M. If an encoder with the same seeds is among the runs,
-the differences between decoders and the encoder are reported, too. The command writes context_orders.md, .json and
-.png. With the default options, a decoder of 2 million parameters and 64 tokens takes about 3 minutes of one core.
+RUN is the folder of a finished run of training/pretrain.py. Folders with the same name, or with the same name and
+`-SEED` at its end, contain the same model, trained with different seeds. The command draws targets and contexts in
+held-out text. A decoder predicts each target with many orders of its context. The command reports how much the
+log-probability of a target differs between these orders. It also reports bits per byte if each prediction is the mean
+over M orders of its context (Eq. 4 of the paper). The context of an encoder has no order, so its predictions do not
+depend on M. If an encoder with the same seeds is among the runs, the differences between decoders and the encoder are
+reported, too. The command writes context_orders.md, .json and .png. With the default options, a decoder of 2 million
+parameters and 64 tokens takes about 3 minutes of one core.
 """
 
 import math
 import sys
-from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
@@ -32,6 +32,7 @@ from common.models import Model, load_model
 from common.reports import markdown_table, save_figure, style_axes
 from common.results import read_finished_run
 from eval.benchmarks.study_scores import held_out_rows
+from eval.recipes import group_by_recipe
 from eval.scoring import estimate, format_estimate
 from modeling_aogpt import AOGPTForAnyOrderLM
 from modeling_aogpt.orders import random_orders
@@ -265,13 +266,9 @@ def main(argv: list[str]) -> None:
     parser = Parser(Arguments)
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="folder of a finished training run")
     arguments, others = parser.parse(argv)
-    seeds = {folder: read_finished_run(folder)[0]["arguments"]["seed"] for folder in others.runs}
-    names = [(folder.resolve().name, seeds[folder]) for folder in others.runs]
-    if same := next((key for key in names if names.count(key) > 1), None):
-        raise ValueError(
-            f"Several runs have the name {same[0]!r} and the seed {same[1]}. List each run only once, and rename the "
-            "folders of other models."
-        )
+    recipes = group_by_recipe(
+        [{"run": str(folder), "arguments": read_finished_run(folder)[0]["arguments"]} for folder in others.runs]
+    )
     first, *remaining = others.runs
     rows = {folder: held_out_rows(folder, arguments.num_sequences) for folder in others.runs}
     if other := next((run for run in remaining if rows[run]["input_ids"] != rows[first]["input_ids"]), None):
@@ -279,10 +276,11 @@ def main(argv: list[str]) -> None:
             f"All runs must have the same held-out sequences, so that their models make the same predictions, but "
             f"those of {other} and {first} differ. Use runs with the same corpus, tokenizer and `sequence_length`."
         )
-    runs = defaultdict(list)
     with make_folder(arguments.output_dir):  # first, so that a wrong folder is an error before the long measurements
-        for folder in sorted(others.runs, key=seeds.get):
-            runs[folder.resolve().name].append(measure_run(folder, rows[folder], arguments))
+        runs = {recipe: [] for recipe in recipes}
+        for recipe, group in recipes.items():
+            for folder in (Path(run["run"]) for run in sorted(group, key=lambda run: run["arguments"]["seed"])):
+                runs[recipe].append(measure_run(folder, rows[folder], arguments))
     results = {
         "command": command_line(__file__, argv),
         "num_sequences": len(rows[first]["input_ids"]),

@@ -23,9 +23,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from tqdm import tqdm
 
-from common.commands import Options, Parser, command_line, one_line_errors, option
+from common.commands import Options, Parser, command_line, one_line_errors, option, progress_bar
 from common.data import load_data_of_run
 from common.files import make_folder, read_json, write_json, write_text
 from common.hardware import default_device, versions
@@ -83,7 +82,7 @@ def measure(model: AOGPTForAnyOrderLM, sequences: torch.LongTensor, arguments: E
         generator = torch.Generator().manual_seed(arguments.seed + number)
         outputs = [
             estimate(ids, generator=generator, rows_per_pass=ROWS_PER_PASS, **options)
-            for ids in tqdm(sequences.split(SEQUENCES_PER_CALL), desc=name)
+            for ids in progress_bar(sequences.split(SEQUENCES_PER_CALL), desc=name)
         ]
         log_likelihoods, errors = (
             torch.cat([output[key] for output in outputs]) for key in ("log_likelihood", "standard_error")

@@ -22,7 +22,7 @@ from common.files import make_folder, read_json
 from common.reports import BLUE, GREEN, GREY, ORANGE, label_log_axis, save_figure, style_axes
 from eval.benchmarks.contenders import BLOCK_LENGTH
 from eval.puzzles import draw_board
-from eval.recipes import INK, draw_fraction
+from eval.recipes import INK, draw_fraction, style_fractions
 
 ROOT = Path(__file__).parents[2]
 
@@ -62,10 +62,7 @@ def draw_solved(axes: Axes, results: dict[str, dict[str, Any]]) -> None:
     """Draw the fraction of solved puzzles, from files of `eval/puzzles.py`."""
     for row, (_, folder, recipe, decoding, color) in enumerate(SOLVED):
         draw_fraction(axes, row, 0.8, color, results[folder]["summary"][recipe][decoding])
-    label_rows(axes, [label for label, *_ in SOLVED])
-    axes.set_xlim(0, 1.15)
-    axes.xaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
-    axes.set_xlabel("solved puzzles (line: 95 % interval; dots: seeds)")
+    style_fractions(axes, [label for label, *_ in SOLVED], "solved puzzles", results["sudoku"]["runs"])
     style_axes(axes, "6 x 6 Sudoku, by order")
 
 
@@ -97,7 +94,8 @@ def draw_recipes(axes: Axes, results: dict[str, Any]) -> None:
         axes.barh(row, score["mean"], height=0.7, color=color)
         axes.plot(score["values"], [row] * len(score["values"]), "o", color=INK, markersize=2.5)
         axes.text(0.05, row, f"{score['mean']:.2f}", va="center", color="white", fontsize=9)
-    label_rows(axes, [label for label, *_ in RECIPES])
+    axes.set_yticks(range(len(RECIPES)), [label for label, *_ in RECIPES])
+    axes.invert_yaxis()
     axes.axvline(results["unigram"], color=GREY, linestyle=":")
     axes.text(
         results["unigram"] + 0.04,
@@ -110,12 +108,6 @@ def draw_recipes(axes: Axes, results: dict[str, Any]) -> None:
     axes.set_xlabel("bits per byte (blue: random orders; dots: seeds)")
     tokens = results["arms"]["learned"]["tokens"] / 1e6
     style_axes(axes, f"Bits per byte after {tokens:.1f} M tokens of source code")
-
-
-def label_rows(axes: Axes, labels: list[str]) -> None:
-    """Label the bars of a horizontal bar chart from top to bottom."""
-    axes.set_yticks(range(len(labels)), labels)
-    axes.invert_yaxis()
 
 
 @one_line_errors()

@@ -35,7 +35,7 @@ from common.reports import BLUE, ORANGE, make_printable, markdown_table, save_fi
 from common.results import ORDER_SEED, read_finished_run
 from common.tokenization import decode
 from eval.scorers import AnyOrderScorer
-from eval.scoring import compute_metrics, score_rows
+from eval.scoring import bits_per_byte_over, score_rows
 from modeling_aogpt import AOGPTForAnyOrderLM
 
 NUM_SAMPLES = 1000
@@ -173,7 +173,7 @@ def _score_model(model: AOGPTForAnyOrderLM, data: Data) -> dict[str, float | Non
     bits, scorer = {}, AnyOrderScorer(model)
     for order in ("left_to_right", "any_order"):
         nats = score_rows(scorer, rows, order, 1, ORDER_SEED, 256)
-        metrics = compute_metrics(nats, num_bytes, num_bytes)
+        metrics = bits_per_byte_over(nats, num_bytes)
         bits[order] = metrics["bits_per_byte"]
         bits[f"{order}_standard_error"] = metrics["bits_per_byte_standard_error"]
     return bits

@@ -18,8 +18,8 @@ from typing import Any
 import psutil
 import torch
 from torch import nn
-from tqdm import tqdm
 
+from common.commands import progress_bar
 from eval.benchmarks.contenders import make_encoder
 from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM
 from modeling_aogpt.decoding_state import MIN_PASSES_TO_PREPARE, CachedDecodingState
@@ -156,7 +156,7 @@ def measure_memory(config: AOGPTConfig, lengths: list[int], device: str, dtype: 
         {"length": length}
         | run_in_new_process(measure_decoder, config.to_dict(), length, *arguments)
         | run_in_new_process(measure_encoder, config.to_dict(), length, *arguments)
-        for length in tqdm(lengths, desc="memory", unit="length")
+        for length in progress_bar(lengths, desc="memory", unit="length")
     ]
 
 

@@ -22,9 +22,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from tqdm import tqdm
 
-from common.commands import Options, Parser, command_line, one_line_errors, option
+from common.commands import Options, Parser, command_line, one_line_errors, option, progress_bar
 from common.files import make_folder
 from common.hardware import default_device, device_name, num_cores, versions
 from common.models import find_model, load_pretrained
@@ -216,14 +215,13 @@ def time_contenders(
     for name, contender in included.items():
         choice = contender, steps, arguments.limit_seconds, batch_size, length, device
         seconds |= {(name, count): [] for count in attempt(name, _choose_steps, *choice) or ()}
-    jobs = sorted(
-        seconds, key=lambda job: job[1]
-    )  # times for the same number of steps are compared, so measure these one after another
+    # Times for the same number of steps are compared, so they are measured one after another.
+    jobs = sorted(seconds, key=lambda job: job[1])
     for name, count in jobs * (1 if arguments.compile is None else 2):
         warm_up = (length, count) if needs_full_warm_up else (min(length, 8), 1)
         attempt(name, included[name].sample, batch_size, *warm_up)
     for _ in range(arguments.repeats):
-        for name, count in tqdm(jobs, desc=f"batch {batch_size}", unit="generation"):
+        for name, count in progress_bar(jobs, desc=f"batch {batch_size}", unit="generation"):
             timed = attempt(name, time_generation, included[name], batch_size, length, count, device)
             seconds[name, count] += [timed[0]] if timed else []
         yield _make_points(included, seconds, steps, batch_size, failed, device)

@@ -21,10 +21,9 @@ from typing import Any, Literal
 import torch
 from matplotlib import colormaps
 from matplotlib.figure import Figure
-from tqdm import tqdm
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
 
-from common.commands import Options, Parser, command_line, one_line_errors, option
+from common.commands import Options, Parser, command_line, one_line_errors, option, progress_bar
 from common.files import make_folder, write_json
 from common.hardware import default_device, versions
 from common.models import find_model, load_model, load_pretrained, longest_sequence, read_any_config
@@ -136,7 +135,7 @@ def compare(models: list[str], arguments: SpeedQualityArguments) -> dict[str, An
     reference = read_reference(arguments, length) if arguments.reference else None
     points = [point for name in models for point in load_points(name, arguments, length, device)]
     torch.manual_seed(arguments.seed)
-    for start in tqdm(range(0, arguments.num_samples, arguments.batch_size), unit="round"):
+    for start in progress_bar(range(0, arguments.num_samples, arguments.batch_size), unit="round"):
         for point in points:
             point.run(min(arguments.batch_size, arguments.num_samples - start), length, device)
     return {
@@ -155,7 +154,7 @@ def compare(models: list[str], arguments: SpeedQualityArguments) -> dict[str, An
                 "all_seconds": [seconds / count for seconds, count in zip(point.seconds, point.counts, strict=True)],
                 **judge_samples(point.samples, point.tokenizer, judge),
             }
-            for point in tqdm(points, desc="Judging", unit="contender")
+            for point in progress_bar(points, desc="Judging", unit="contender")
         ],
     }
 

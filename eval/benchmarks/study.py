@@ -123,17 +123,16 @@ class Run:
         tokens = training.max_steps * training.batch_size * data.sequence_length
         return tokens + (self.start.num_tokens if self.start else 0)
 
-    @property
-    def is_finished(self) -> bool:
+    def check_finished(self) -> bool:
         """
-        Return whether the run is finished with the current settings.
+        Check the settings, and return whether the run is finished with the current settings.
 
         Raises:
             ValueError: If a setting is wrong, if the folder contains a finished run with other settings (except
                 settings of the schedule, such as `max_steps`, with which training can continue), or if `start` was
                 trained further after this run.
         """
-        if self.start is not None and not self.start.is_finished:
+        if self.start is not None and not self.start.check_finished():
             parse_keys([str(self.config)])  # checks the keys before `start` is trained
             return False
         settings = to_settings(*parse_arguments([str(self.config)]))
@@ -290,7 +289,7 @@ def write_configs(runs: list[Run], is_training: bool = False) -> None:
                 "study. Wait until that process ends, or restore the settings."
             )
         write_text(run.config, text)
-        run.is_finished  # noqa: B018 reading the property checks the settings
+        run.check_finished()
 
 
 def check_tokens(study: Study, runs: list[Run]) -> None:
@@ -307,7 +306,7 @@ def train_all(runs: list[Run], jobs: int) -> list[Run]:
     A run that continues another run starts after that run. If the earlier run failed, the later one is not trained, and
     counts as failed too.
     """
-    waiting = [run for run in runs if not run.is_finished]
+    waiting = [run for run in runs if not run.check_finished()]
     jobs = min(jobs, len(waiting) or 1)
     num_threads = max(num_cores() // jobs, 1)
     running: dict[Run, subprocess.Popen] = {}
@@ -358,7 +357,7 @@ def collect(study: Study, runs: list[Run], output_dir: Path, command: str) -> No
     lost, also if they have other settings. A trend compares the questions whose results are in `output_dir`.
     """
     parts = {run.arm: {part.arm: study.arms[part.arm] for part in run.chain} for run in runs}
-    finished = {(run.arm, run.seed): [part.folder for part in run.chain] for run in runs if run.is_finished}
+    finished = {(run.arm, run.seed): [part.folder for part in run.chain] for run in runs if run.check_finished()}
     written = {
         name: read_earlier_models(output_dir / f"{name}.json", study.settings, parts) for name in study.questions
     }

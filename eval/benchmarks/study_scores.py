@@ -78,7 +78,7 @@ def measure_scores(folder: Path) -> dict[str, float | None]:
         "own_orders": fraction * left_to_right + (1 - fraction) * other_orders,
     }
     scores = {kind: value / sum(rows["num_bytes"]) / math.log(2) for kind, value in nats.items()}
-    return scores | {"unigram": unigram_bits_per_byte(folder)}
+    return scores | {"unigram": unigram_bits_per_byte(folder, rows)}
 
 
 def draw_orders(rows: dict[str, list[Any]], seed: int, **settings: Any) -> torch.LongTensor:
@@ -106,13 +106,13 @@ def held_out_rows(folder: Path, count: int | None = None) -> dict[str, list[Any]
     return rows[numbers] | {"order_seed": numbers}
 
 
-def unigram_bits_per_byte(folder: Path) -> float | None:
+def unigram_bits_per_byte(folder: Path, rows: dict[str, list[Any]]) -> float | None:
     """
-    Return the bits per byte of `held_out_rows` under the frequencies of the tokens in the training text of the run.
+    Return the bits per byte of held-out `rows` under the frequencies of the tokens in the training text of a run.
 
     One is added to each count. For a streamed corpus, the result is None, because its frequencies are unknown.
     """
-    counts, rows = _count_tokens(_data_of(folder)), held_out_rows(folder)
+    counts = _count_tokens(_data_of(folder))
     if counts is None:
         return None
     bits = -np.log2((counts + 1) / (counts + 1).sum())

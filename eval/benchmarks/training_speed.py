@@ -28,9 +28,8 @@ import torch.nn.functional as F
 from accelerate.utils import send_to_device
 from torch import nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
-from tqdm import tqdm
 
-from common.commands import Options, Parser, command_line, one_line_errors, option
+from common.commands import Options, Parser, command_line, one_line_errors, option, progress_bar
 from common.files import make_folder, write_json, write_text
 from common.hardware import check_precision, default_device, device_name, peak_flops, peak_memory, versions
 from common.reports import markdown_table
@@ -337,7 +336,7 @@ def main(argv: list[str]) -> None:
     runs: list[dict[str, Any]] = []
     out_of_memory: list[str] = []
     with make_folder(arguments.output_dir):  # first, so that a wrong folder is an error before the long measurements
-        for kind in tqdm(arguments.kinds * arguments.repeats, unit="process"):
+        for kind in progress_bar(arguments.kinds * arguments.repeats, unit="process"):
             if kind in out_of_memory:
                 continue
             try:

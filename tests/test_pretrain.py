@@ -841,3 +841,18 @@ def test_fine_tuning_recomputes_activations(tuning: Path, tmp_path: Path, monkey
         options = (f"--activation_checkpointing={kind}", "--max_steps=3", "--num_samples=0", "--eval_sequences=1")
         train(tuning, tmp_path / kind, *options)
     assert max(saved["selective"], saved["full"]) < saved["none"]
+
+
+def test_models_trained_left_to_right_generate_from_left_to_right(tuning: Path, tmp_path: Path) -> None:
+    """Training in other orders removes this default again."""
+    options = ("--max_steps=1", "--warmup_steps=0", "--num_samples=0", "--eval_sequences=1")
+    expected = {"gap_last": "left_to_right", "random": None, "left_to_right": "left_to_right"}
+    for orders, default in expected.items():
+        train(tuning, tmp_path / orders, *options, f"--orders={orders}")
+        model = AOGPTForAnyOrderLM.from_pretrained(tmp_path / orders / "model")
+        assert model.generation_config.order == default
+        output = model.generate(max_length=8, return_dict_in_generate=True, generator=torch.Generator().manual_seed(0))
+        assert (output.orders == torch.arange(8)).all() == (default is not None)
+        options = (*options[:4], f"--init_from={tmp_path / orders / 'model'}")
+    train(tuning, tmp_path / "strided", *options, "--orders=left_to_right", "--stride=2")
+    assert AOGPTForAnyOrderLM.from_pretrained(tmp_path / "strided" / "model").generation_config.order is None

@@ -209,6 +209,15 @@ def make_model(config: AOGPTConfig, init_from: str | None, load_weights: bool = 
     return load_pretrained(AutoModel, init_from, dtype=torch.float32)
 
 
+def set_default_order(model: Model, training: TrainingArguments) -> None:
+    """Let `generate` of the trained model work from left to right by default if it is trained in such orders."""
+    settings = model.generation_config
+    if training.orders in ("left_to_right", "gap_last") and training.stride is None:
+        settings.order = "left_to_right"
+    elif isinstance(settings.order, str) and settings.order == "left_to_right":  # from the initial model
+        settings.order = None
+
+
 class Pretraining:
     """
     A training run: model, moving averages of the weights, optimizer and progress.
@@ -241,6 +250,7 @@ class Pretraining:
         with torch.device("meta") if gets_weights(accelerator) else nullcontext():
             # `from_pretrained` returns a model in eval mode.
             self.model = make_model(config, training.init_from, load_weights=checkpoint is None).train()
+        set_default_order(self.model, training)
         if accelerator.distributed_type != DistributedType.FSDP:  # FSDP2 moves one layer at a time
             self.model.to(accelerator.device)
         self.peak_flops = peak_flops(accelerator.device, accelerator.mixed_precision)

@@ -51,7 +51,7 @@ SUMMARY = """# Infilling
 The model fills in one gap in each of several documents, which are evenly spaced in the held-out text. In packed text, a
 document is a sequence without its last {max_length} tokens, so that longer infills fit, too. A gap is {gap}.
 Each step fills in the position of which the model is most certain, with the likeliest token. Models that were trained
-with `orders: gap_last` fill in a gap from left to right. "Only the text before" means that the model fills in the gap
+with `orders: gaps_last` fill in a gap from left to right. "Only the text before" means that the model fills in the gap
 from left to right, without the text after it.
 
 If the length of the gap is not given, it is chosen from 1 to {max_length}. The gap is filled in with each length.
@@ -186,7 +186,7 @@ class Filler:
 
     def __init__(self, model: Model, padded_length: int | None, max_length: int, orders: str = "random") -> None:
         self.model, self.padded_length, self.max_length, self.orders = model, padded_length, max_length, orders
-        self.order = "left_to_right" if orders == "gap_last" else "confidence"
+        self.order = "left_to_right" if orders == "gaps_last" else "confidence"
         # A padded document has no end-of-text before its padding. In packed text, a gap can contain end-of-text.
         excluded = None if padded_length is None else [model.config.eos_token_id]
         self.settings = {"do_sample": False, "suppress_tokens": excluded}

@@ -118,7 +118,7 @@ def describe_recipe(recipe: str, runs: list[dict[str, Any]]) -> str:
     arguments = runs[0]["arguments"]
     if arguments["architecture"] == "encoder":
         return f"{recipe} (encoder)"
-    orders = {"left_to_right": "left to right", "gap_last": "with a gap last"}.get(arguments["orders"], "in any order")
+    orders = {"left_to_right": "left to right", "gaps_last": "with gaps last"}.get(arguments["orders"], "in any order")
     return f"{recipe} (trained {orders})"
 
 

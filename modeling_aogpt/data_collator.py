@@ -19,7 +19,7 @@ import torch
 from .orders import ORDER_NAMES, block_indices, check_blocks, group_orders
 from .validation import check_choice, check_fraction, check_integer, is_integer
 
-TRAINING_ORDERS = (*ORDER_NAMES, "shared", "context_first", "gap_last")
+TRAINING_ORDERS = (*ORDER_NAMES, "shared", "context_first", "gaps_last")
 
 # With this fraction of left-to-right sequences, both the left-to-right and the any-order loss improve (Finding 3 of the
 # paper).
@@ -65,10 +65,9 @@ class OrderDistribution:
     Args:
         orders (`str`, defaults to `"random"`): `"random"`: every order is equally likely; `"shared"`: one random order
             for all sequences of the run (Finding 2 of the paper); `"left_to_right"`; `"context_first"`: first a random
-            subset of the positions from left to right, then the other positions in random order; `"gap_last"`: first
-            all positions outside a random gap, then those in the gap, both from left to right. The gap is between two
-            cuts, each of which is equally likely at any place, as in fill-in-the-middle training
-            ([Bavarian et al.](https://arxiv.org/abs/2207.14255)).
+            subset of the positions from left to right, then the other positions in random order; `"gaps_last"`: first
+            all positions outside random gaps, then those in the gaps, both from left to right. The sequence alternates
+            between text and gaps. For each sequence, their mean length is drawn from 2 to n, uniformly on a log scale.
         block_length (`int`, *optional*): Predict contiguous blocks of this length one after another, from left to
             right. `orders` applies within each block. With `"shared"`, every block has the same order.
         stride (`int`, *optional*): Like `block_length`, but with strided blocks: first the positions 0, stride, 2
@@ -121,7 +120,7 @@ class OrderDistribution:
         if least is not None and most is not None and least > most:
             raise ValueError(f"`min_context` ({least}) is more than `max_context` ({most}). Change one of them.")
         has_blocks = self.block_length is not None or self.stride is not None
-        if self.orders in ("context_first", "gap_last") and has_blocks:
+        if self.orders in ("context_first", "gaps_last") and has_blocks:
             raise ValueError(
                 f"`block_length` and `stride` cannot be combined with `orders={self.orders!r}`. Remove `block_length` "
                 "and `stride`."
@@ -186,10 +185,12 @@ class OrderDistribution:
             return shift_right(draw_integers(stream, len(positions))[offsets], 1)
         # The first number of each stream decides whether the order is left to right, so it is not used here.
         streams = make_streams(seed, samples)
-        if self.orders == "gap_last":
-            uniform = to_uniform(draw_integers(streams, 3)[:, 1:])
-            cuts = (uniform * (lengths[:, None] + 1)).long().sort(dim=-1).values
-            is_gap = (positions >= cuts[:, :1]) & (positions < cuts[:, 1:])
+        if self.orders == "gaps_last":
+            uniform = to_uniform(draw_integers(streams, len(positions) + 2)[:, 1:])
+            # Probability that a gap begins or ends at a position: the inverse of the mean length of gaps.
+            rates = 0.5 * (2 / lengths[:, None].double()) ** uniform[:, :1]
+            begins_or_ends = uniform[:, 1:] < torch.where(positions == 0, 0.5, rates)
+            is_gap = begins_or_ends.cumsum(dim=-1) % 2 == 1
             return positions + is_gap * len(positions)
         return shift_right(draw_integers(streams, len(positions) + 1)[:, 1:], 1)
 

@@ -86,8 +86,9 @@ class AnyOrderInfillingMixin:
         Fill in gaps of unknown length.
 
         The method fills in the gaps with each combination of lengths: one token per step, at the position of which the
-        model is most certain, with the likeliest token. It chooses the combination whose text has the highest
-        likelihood from left to right, and fills in the gaps again, with the arguments of `generate`.
+        model is most certain (with `order="left_to_right"`: at the first one), with the likeliest token. It chooses the
+        combination whose text has the highest likelihood from left to right, and fills in the gaps again, with the
+        arguments of `generate`.
 
         Args:
             input_ids (`torch.LongTensor` of shape `(n,)` or `(1, n)`, or `str`, or a list of them): Tokens of one text,
@@ -151,7 +152,13 @@ class AnyOrderInfillingMixin:
         excluded = [token for token in eos if token < self.config.num_valid_tokens]
         # The settings are checked first, because all candidates are scored before the last `generate`.
         self._check_settings(generator, tokenizer, kwargs)
-        log_probs = self._score_candidates([list(ids.values()) for ids in candidates], excluded)
+        settings = kwargs.get("generation_config") or self.generation_config
+        order = kwargs.get("order", settings.order)
+        is_left_to_right = isinstance(order, str) and order == "left_to_right"
+        candidate_ids = [list(ids.values()) for ids in candidates]
+        log_probs = self._score_candidates(
+            candidate_ids, excluded, "left_to_right" if is_left_to_right else "confidence"
+        )
         best = [list(ids)[int(values.argmax())] for ids, values in zip(candidates, log_probs, strict=True)]
         chosen_ids = [ids[chosen] for ids, chosen in zip(candidates, best, strict=True)]
         filled = self._fill_in(chosen_ids, generator, excluded, **kwargs)
@@ -261,19 +268,21 @@ class AnyOrderInfillingMixin:
         eos = self.config.eos_token_id
         return list(eos) if isinstance(eos, list) else [eos]
 
-    def _score_candidates(self, candidate_ids: list[list[torch.LongTensor]], excluded: list[int]) -> list[torch.Tensor]:
+    def _score_candidates(
+        self, candidate_ids: list[list[torch.LongTensor]], excluded: list[int], order: str
+    ) -> list[torch.Tensor]:
         """
         Return, for each text, the log-probability (candidates,) of each candidate, as in `InfillingOutput.log_probs`.
 
-        `candidate_ids` contains, for each text, the ids (n,) of each candidate, with masks in the gaps, which are not
-        filled in with `excluded` ids.
+        `candidate_ids` contains, for each text, the ids (n,) of each candidate, with masks in the gaps. They are filled
+        in in this `order`, and not with `excluded` ids.
         """
         candidates = list(chain.from_iterable(candidate_ids))
         ids, is_token = (
             pad_sequence(rows, batch_first=True) for rows in (candidates, [torch.ones_like(row) for row in candidates])
         )
         greedy = AnyOrderGenerationConfig(
-            order="confidence", do_sample=False, stop_at_eos=False, suppress_tokens=excluded or None
+            order=order, do_sample=False, stop_at_eos=False, suppress_tokens=excluded or None
         )
         scores, batch_size = [], max(ROWS_PER_PASS // ids.shape[1], 1)
         for part, attention_mask in zip(ids.split(batch_size), is_token.split(batch_size), strict=True):

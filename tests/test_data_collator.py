@@ -167,7 +167,7 @@ def test_positions_without_labels_are_the_context() -> None:
         (
             {"orders": "blocks-3"},
             [],
-            "`orders` must be one of 'left_to_right', 'random', 'shared', 'context_first', 'gap_last', but",
+            "`orders` must be one of 'left_to_right', 'random', 'shared', 'context_first', 'gaps_last', but",
         ),
         (
             {},

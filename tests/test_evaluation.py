@@ -64,7 +64,7 @@ def draw_sample_orders(
         ({"block_length": 4}, {0: [0, 1, 2, 3], 7: [4, 5, 6, 7]}),
         ({"stride": 2}, {0: [0, 2, 4, 6], 7: [1, 3, 5, 7]}),
         ({"orders": "context_first"}, {0: list(range(8)), 7: list(range(8))}),
-        ({"orders": "gap_last"}, {0: [0], 7: [7]}),
+        ({"orders": "gaps_last"}, {0: [0], 7: [7]}),
     ],
 )
 def test_samples_are_generated_in_orders_of_the_training(

@@ -291,7 +291,7 @@ def test_random_arguments_of_likelihoods_give_consistent_results_or_are_refused(
 
 
 COLLATOR_ARGUMENTS: dict[str, list | Callable] = {
-    "orders": ["random", "shared", "left_to_right", "context_first", "gap_last", "fixed"],
+    "orders": ["random", "shared", "left_to_right", "context_first", "gaps_last", "fixed"],
     "block_length": [1, 3, 50, 0],
     "min_context": [0, 2],
     "max_context": [1, 20],

@@ -63,8 +63,8 @@ LEFT_TO_RIGHT = [0, 1, 2, 3, 4, 5, 6]
             [[0, 2, 3, 5, 6, 1, 4], [1, 3, 4, 5, 6, 0, 2], [0, 1, 3, 5, 4, 2, 6]],
         ),
         (
-            {"orders": "gap_last", "left_to_right_fraction": 0.3},
-            [LEFT_TO_RIGHT, [5, 6, 0, 1, 2, 3, 4], [0, 2, 3, 4, 5, 6, 1]],
+            {"orders": "gaps_last", "left_to_right_fraction": 0.3},
+            [LEFT_TO_RIGHT, [3, 0, 1, 2, 4, 5, 6], [4, 5, 0, 1, 2, 3, 6]],
         ),
     ],
 )
@@ -108,8 +108,10 @@ def test_the_default_left_to_right_fraction_is_0_except_for_random_orders_withou
     assert 50 < (mixed == torch.arange(12)).all(dim=1).sum() < 150  # a given fraction applies to every distribution
 
 
-@pytest.mark.parametrize("arguments", [{}, {"block_length": 3}, {"stride": 3}])
-@pytest.mark.parametrize("orders", ["random", "shared"])
+@pytest.mark.parametrize(
+    ("orders", "arguments"),
+    [*itertools.product(["random", "shared"], [{}, {"block_length": 3}, {"stride": 3}]), ("gaps_last", {})],
+)
 def test_an_order_is_a_function_of_seed_sample_and_length(orders: str, arguments: dict) -> None:
     distribution = OrderDistribution(orders, left_to_right_fraction=0.2, **arguments)
     samples, lengths = torch.arange(100, 140), torch.arange(40) % 8 + 1
@@ -156,32 +158,24 @@ def test_a_fraction_of_sequences_has_no_context() -> None:
     assert (orders[is_empty] == torch.arange(12)).all()
 
 
-def test_the_gap_is_last_and_its_ends_are_uniform() -> None:
-    """Each of the two cuts is equally likely at each of the places before, between and after the tokens."""
-    samples, lengths = torch.arange(32000), torch.tensor([3, 4]).repeat(16000)
-    orders, is_context = OrderDistribution("gap_last").draw(0, samples, lengths, 5)
+def test_gaps_are_last_from_left_to_right() -> None:
+    """Text and gaps alternate. The rate of changes is 1 / 2 ... 1 / n, with a uniform logarithm."""
+    samples, lengths = torch.arange(40000), torch.tensor([3, 4]).repeat(20000)
+    orders, is_context = OrderDistribution("gaps_last").draw(0, samples, lengths, 5)
     assert not is_context.any()  # all tokens have a loss
     for length in (3, 4):
-        allowed = []
-        for start, end in itertools.product(range(length + 1), repeat=2):
-            gap = range(min(start, end), max(start, end))
-            allowed.append((*(position for position in range(length) if position not in gap), *gap))
+        rates = 0.5 * (2 / length) ** ((torch.arange(1000, dtype=torch.float64) + 0.5) / 1000)
+        expected: Counter[tuple[int, ...]] = Counter()
+        for is_gap in itertools.product((False, True), repeat=length):
+            order = tuple(sorted(range(length), key=lambda position: (is_gap[position], position)))
+            changes = sum(one != other for one, other in itertools.pairwise(is_gap))
+            expected[order] += 0.5 * (rates**changes * (1 - rates) ** (length - 1 - changes)).mean().item()
         drawn = orders[lengths == length]
         assert (drawn[:, length:] == torch.arange(length, 5)).all()
         counts = Counter(map(tuple, drawn[:, :length].tolist()))
-        expected = Counter(allowed)
         assert counts.keys() == expected.keys()
-        for order, count in expected.items():
-            mean = 16000 * count / len(allowed)
-            assert abs(counts[order] - mean) < 4 * mean**0.5
-
-
-def test_a_fraction_of_sequences_has_no_gap() -> None:
-    drawn = draw(OrderDistribution("gap_last", left_to_right_fraction=0.5), 4000, 40)
-    is_left_to_right = (drawn == torch.arange(40)).all(dim=1)
-    # Without a fraction, the order is left to right if the gap is empty or contains the last position.
-    expected = 0.5 + 0.5 * (1 - 2 * 39 * 40 / 2 / 41**2)
-    assert abs(is_left_to_right.float().mean() - expected) < 4 * 0.5 / 4000**0.5
+        for order, probability in expected.items():
+            assert abs(counts[order] - 20000 * probability) < 4 * (20000 * probability) ** 0.5
 
 
 def test_shared_orders_are_the_same_for_all_samples() -> None:
@@ -214,7 +208,7 @@ def test_random_orders_are_uniform_within_blocks() -> None:
 
 @pytest.mark.parametrize("orders", ["uniform", "blocks-3", "strided-3", "fixed", "fixed-blocks-3", "", None])
 def test_unknown_names_are_errors(orders: object) -> None:
-    names = "'left_to_right', 'random', 'shared', 'context_first', 'gap_last'"
+    names = "'left_to_right', 'random', 'shared', 'context_first', 'gaps_last'"
     message = f"`orders` must be one of {names}, but is {orders!r}"
     with pytest.raises(ValueError, match=message):
         OrderDistribution(orders)
@@ -236,7 +230,7 @@ def test_unknown_names_are_errors(orders: object) -> None:
             r"`min_context` \(4\) is more than `max_context` \(3\)",
         ),
         ({"orders": "context_first", "stride": 2}, "cannot be combined with `orders='context_first'`"),
-        ({"orders": "gap_last", "block_length": 2}, "cannot be combined with `orders='gap_last'`"),
+        ({"orders": "gaps_last", "block_length": 2}, "cannot be combined with `orders='gaps_last'`"),
     ],
 )
 def test_values_that_are_not_allowed_are_errors(arguments: dict, message: str) -> None:

@@ -846,7 +846,7 @@ def test_fine_tuning_recomputes_activations(tuning: Path, tmp_path: Path, monkey
 def test_models_trained_left_to_right_generate_from_left_to_right(tuning: Path, tmp_path: Path) -> None:
     """Training in other orders removes this default again."""
     options = ("--max_steps=1", "--warmup_steps=0", "--num_samples=0", "--eval_sequences=1")
-    expected = {"gap_last": "left_to_right", "random": None, "left_to_right": "left_to_right"}
+    expected = {"gaps_last": "left_to_right", "random": None, "left_to_right": "left_to_right"}
     for orders, default in expected.items():
         train(tuning, tmp_path / orders, *options, f"--orders={orders}")
         model = AOGPTForAnyOrderLM.from_pretrained(tmp_path / orders / "model")

@@ -105,12 +105,12 @@ class TrainingArguments(Options):
     objective: Literal["any_order", "masked_diffusion", "score_entropy"] = option(
         "any_order", "Training loss. A decoder must use any_order; score_entropy requires target_injection=sigma."
     )
-    orders: Literal["random", "left_to_right", "shared", "context_first", "gap_last"] = option(
+    orders: Literal["random", "left_to_right", "shared", "context_first", "gaps_last"] = option(
         "random",
         "Training orders. random: an order drawn for each sequence. left_to_right: left to right. shared: one random "
         "order for all sequences. context_first: first a random subset of the positions (the context) from left to "
-        "right and without loss, then the other positions in random order. gap_last: first all positions outside a "
-        "random gap, then those in the gap, both from left to right.",
+        "right and without loss, then the other positions in random order. gaps_last: first all positions outside "
+        "random gaps, then those in the gaps, both from left to right.",
     )
     block_length: int | None = option(None, "Predict contiguous blocks of this length from left to right.", least=1)
     stride: int | None = option(
@@ -461,10 +461,10 @@ def _check_objective(model: ModelArguments, training: TrainingArguments) -> None
                 f"`left_to_right_steps` ({training.left_to_right_steps}) must be at most `max_steps` "
                 f"({training.max_steps}). Decrease `left_to_right_steps`."
             )
-    if training.orders in ("context_first", "gap_last") and model.architecture == "encoder":
+    if training.orders in ("context_first", "gaps_last") and model.architecture == "encoder":
         raise ValueError(
-            f"`orders={training.orders}` needs `architecture=decoder`, because an encoder is always trained with a "
-            "random context. Remove `orders`, or set `architecture=decoder`."
+            f"`orders={training.orders}` needs a decoder, because an encoder is always trained with a random context. "
+            "Remove `orders`, or use a decoder (`architecture=decoder`)."
         )
     draws_orders = distribution != OrderDistribution(left_to_right_fraction=0.0) or final_fraction is not None
     if objective != "any_order" and draws_orders:

@@ -98,13 +98,17 @@ def write_samples(
     path: Path,
     training: TrainingArguments,
 ) -> None:
-    """Generate `count` texts of `length` tokens in orders of the training, and write them to a file."""
+    """
+    Generate `count` texts of `length` tokens in orders of the training, and write them to a file.
+
+    A text without given tokens has no gaps, so with `orders=gaps_last`, it is generated from left to right.
+    """
     generator = torch.Generator(model.device).manual_seed(SAMPLE_SEED)
     if training.orders == "shared":
         collator = DataCollatorForAnyOrderLM(**order_settings(training), left_to_right_fraction=0.0, seed=training.seed)
         settings = {"order": collator([{"input_ids": [0] * length}] * count)["orders"]}
     else:
-        order = "left_to_right" if training.orders in ("left_to_right", "gap_last") else "random"
+        order = "left_to_right" if training.orders in ("left_to_right", "gaps_last") else "random"
         settings = {"order": order, "block_length": training.block_length, "stride": training.stride}
     sequences = model.generate(
         num_return_sequences=count, max_length=length, stop_at_eos=False, generator=generator, **settings

@@ -335,9 +335,12 @@ def _make_notes(question: Question, results: dict[str, Any]) -> Iterator[str]:
             f"*{UNIGRAM.capitalize()}*: a model that predicts each token with its frequency in the training text. Its "
             "bits per byte are the same in all orders."
         )
+    has_gaps = any(settings.get("orders") == "gaps_last" for settings in results["settings_of_arms"].values())
+    exception = " (from left to right with `orders: gaps_last`)" if has_gaps else ""
     yield (
         f"*{MEASURES['infilling'].capitalize()}*: the tokens of a sequence are divided into two random halves, and "
-        "each half is predicted in random order, given the other. A decoder reads the other half from left to right."
+        f"each half is predicted in random order{exception}, given the other. A decoder reads the other half from left "
+        "to right."
     )
     yield (
         f"*{MEASURES['own_orders'].capitalize()}*: the held-out text in orders like those in which the arm was "

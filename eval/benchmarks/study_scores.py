@@ -51,7 +51,8 @@ def measure_scores(folder: Path) -> dict[str, float | None]:
     `MEASURES`, and `unigram` (see `unigram_bits_per_byte`):
 
     * `any_order`: in one random order for each sequence, which is the same for all models.
-    * `infilling`: a random half of each sequence, given the other half.
+    * `infilling`: a random half of each sequence, given the other half (see `infilling_nats`). Models that were trained
+      with `orders: gaps_last` predict it from left to right.
     * `own_orders`: in orders like those of the training. With `orders: shared`, this is the order of the training.
       Without blocks, random orders are those of `any_order`. If some training sequences are left to right, the result
       is the weighted mean of both kinds of orders. The weights are those at the end of the training.
@@ -74,7 +75,10 @@ def measure_scores(folder: Path) -> dict[str, float | None]:
     nats = {
         "left_to_right": left_to_right,
         "any_order": any_order,
-        "infilling": sum(infilling_nats(model, batch) for batch in input_ids.split(INFILLING_SEQUENCES)),
+        "infilling": sum(
+            infilling_nats(model, batch, is_ordered=training.orders == "gaps_last")
+            for batch in input_ids.split(INFILLING_SEQUENCES)
+        ),
         "own_orders": fraction * left_to_right + (1 - fraction) * other_orders,
     }
     scores = {kind: value / sum(rows["num_bytes"]) / math.log(2) for kind, value in nats.items()}
@@ -145,17 +149,17 @@ def _count_tokens(arguments: str) -> np.ndarray | None:
     return sum(np.bincount(np.ravel(data.train[batch]["input_ids"]), minlength=size) for batch in batches)
 
 
-def infilling_nats(model: Model, input_ids: torch.LongTensor) -> float:
+def infilling_nats(model: Model, input_ids: torch.LongTensor, is_ordered: bool = False) -> float:
     """
     Return the negative log-likelihood, in nats, of two random halves of all sequences, each given the other half.
 
-    The tokens of a half are predicted in random order. A decoder reads the other half from left to right. The result
-    is summed over halves and sequences.
+    The tokens of a half are predicted in random order or, if `is_ordered`, from left to right. A decoder reads the
+    other half from left to right. The result is summed over halves and sequences.
     """
     generator = torch.Generator().manual_seed(ORDER_SEED)
     shape = input_ids.shape
     is_first_half = random_orders(*shape, generator=generator) < shape[1] // 2
-    orders = random_orders(*shape, generator=generator)
+    orders = "left_to_right" if is_ordered else random_orders(*shape, generator=generator)
     return -sum(
         model.conditional_log_likelihood(input_ids, targets.to(model.device), orders=orders).log_likelihood.sum().item()
         for targets in (is_first_half, ~is_first_half)

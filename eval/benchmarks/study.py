@@ -389,19 +389,25 @@ def collect(study: Study, runs: list[Run], output_dir: Path, command: str) -> No
         }
         write_results(question, models, details, output_dir / name)
         print(f"Written: {output_dir / name}.md, .png and .json (seeds: {', '.join(map(str, seeds))}).")
-    for name, trend in study.trends.items():
-        with_results = [
-            question
-            for question in trend.questions
-            if has_results(study.questions[question], output_dir / f"{question}.json")
-        ]
-        missing = [question for question in trend.questions if question not in with_results]
-        if len(with_results) < 2:
-            print(f"{name}: no results yet. These questions have none: {', '.join(missing)}.")
-            continue
-        write_trend(replace(trend, questions=with_results), study.questions, command, output_dir / name)
-        rest = f" (without {', '.join(missing)})" if missing else ""
-        print(f"Written: {output_dir / name}.md and .png{rest}.")
+    for name in study.trends:
+        _collect_trend(name, study, output_dir, command)
+
+
+def _collect_trend(name: str, study: Study, output_dir: Path, command: str) -> None:
+    """Write the results of a trend, or print which questions have no results yet."""
+    trend = study.trends[name]
+    with_results = [
+        question
+        for question in trend.questions
+        if has_results(study.questions[question], output_dir / f"{question}.json")
+    ]
+    missing = [question for question in trend.questions if question not in with_results]
+    if len(with_results) < 2:
+        print(f"{name}: no results yet. These questions have none: {', '.join(missing)}.")
+        return
+    write_trend(replace(trend, questions=with_results), study.questions, command, output_dir / name)
+    rest = f" (without {', '.join(missing)})" if missing else ""
+    print(f"Written: {output_dir / name}.md and .png{rest}.")
 
 
 @one_line_errors()

@@ -501,6 +501,7 @@ def test_generation_settings_are_exported_and_all_ends_of_text_are_known(source:
     assert model.config.eos_token_id == [START, 5]  # the first separates and pads documents in training
     assert loaded.config.eos_token_id == loaded.generation_config.eos_token_id == [START, 5]
     assert loaded.generation_config.temperature == 1.0
+    assert loaded.generation_config.order == "left_to_right"
     export(str(tmp_path / "model"), tmp_path / "exported")
     exported = AutoModelForCausalLM.from_pretrained(tmp_path / "exported")
     assert exported.generation_config.to_dict().items() >= settings.items()

@@ -66,8 +66,9 @@ class OrderDistribution:
         orders (`str`, defaults to `"random"`): `"random"`: every order is equally likely; `"shared"`: one random order
             for all sequences of the run (Finding 2 of the paper); `"left_to_right"`; `"context_first"`: first a random
             subset of the positions from left to right, then the other positions in random order; `"gaps_last"`: first
-            all positions outside random gaps, then those in the gaps, both from left to right. The sequence alternates
-            between text and gaps. For each sequence, their mean length is drawn from 2 to n, uniformly on a log scale.
+            all positions outside random gaps, then those in the gaps, both from left to right. Text and gaps alternate,
+            and both have the same mean length. It is drawn for each sequence, between 2 and the number of its tokens,
+            uniformly on a log scale.
         block_length (`int`, *optional*): Predict contiguous blocks of this length one after another, from left to
             right. `orders` applies within each block. With `"shared"`, every block has the same order.
         stride (`int`, *optional*): Like `block_length`, but with strided blocks: first the positions 0, stride, 2
@@ -187,7 +188,8 @@ class OrderDistribution:
         streams = make_streams(seed, samples)
         if self.orders == "gaps_last":
             uniform = to_uniform(draw_integers(streams, len(positions) + 2)[:, 1:])
-            # Probability that a gap begins or ends at a position: the inverse of the mean length of gaps.
+            # Probability of a change between text and gap at a position: the inverse of the mean length of both. The
+            # first position is in a gap with probability 0.5.
             rates = 0.5 * (2 / lengths[:, None].double()) ** uniform[:, :1]
             begins_or_ends = uniform[:, 1:] < torch.where(positions == 0, 0.5, rates)
             is_gap = begins_or_ends.cumsum(dim=-1) % 2 == 1

@@ -85,8 +85,9 @@ class AnyOrderInfillingMixin:
         """
         Fill in gaps of unknown length.
 
-        The method fills in the gaps with each combination of lengths: one token per step, at the position of which the
-        model is most certain (with `order="left_to_right"`: at the first one), with the likeliest token. It chooses the
+        The method fills in the gaps with each combination of lengths, one token per step, with the likeliest token.
+        Each step fills in the position of which the model is most certain. If `order` is `"left_to_right"` (as an
+        argument or in the generation config), it fills in the first masked position instead. The method chooses the
         combination whose text has the highest likelihood from left to right, and fills in the gaps again, with the
         arguments of `generate`.
 
@@ -274,8 +275,8 @@ class AnyOrderInfillingMixin:
         """
         Return, for each text, the log-probability (candidates,) of each candidate, as in `InfillingOutput.log_probs`.
 
-        `candidate_ids` contains, for each text, the ids (n,) of each candidate, with masks in the gaps. They are filled
-        in in this `order`, and not with `excluded` ids.
+        `candidate_ids` contains, for each text, the ids (n,) of each candidate, with masks in the gaps. `order` is the
+        order in which the masks are filled in. `excluded` ids are never used.
         """
         candidates = list(chain.from_iterable(candidate_ids))
         ids, is_token = (

@@ -101,7 +101,7 @@ def write_samples(
     """
     Generate `count` texts of `length` tokens in orders of the training, and write them to a file.
 
-    A text without given tokens has no gaps, so with `orders=gaps_last`, it is generated from left to right.
+    With `orders=gaps_last`, they are generated from left to right, because a text without given tokens is a single gap.
     """
     generator = torch.Generator(model.device).manual_seed(SAMPLE_SEED)
     if training.orders == "shared":

@@ -210,11 +210,14 @@ def make_model(config: AOGPTConfig, init_from: str | None, load_weights: bool = 
 
 
 def set_default_order(model: Model, training: TrainingArguments) -> None:
-    """Let `generate` of the trained model work from left to right by default if it is trained in such orders."""
+    """
+    Set the default order of `generate`: left to right after training with `left_to_right` (without `stride`) or with
+    `gaps_last`. After other training, remove this default if the initial model had it.
+    """
     settings = model.generation_config
     if training.orders in ("left_to_right", "gaps_last") and training.stride is None:
         settings.order = "left_to_right"
-    elif isinstance(settings.order, str) and settings.order == "left_to_right":  # from the initial model
+    elif isinstance(settings.order, str) and settings.order == "left_to_right":
         settings.order = None
 
 

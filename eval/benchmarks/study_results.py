@@ -336,10 +336,10 @@ def _make_notes(question: Question, results: dict[str, Any]) -> Iterator[str]:
             "bits per byte are the same in all orders."
         )
     has_gaps = any(settings.get("orders") == "gaps_last" for settings in results["settings_of_arms"].values())
-    exception = " (from left to right with `orders: gaps_last`)" if has_gaps else ""
+    exception = " Arms with `orders: gaps_last` predict it from left to right." if has_gaps else ""
     yield (
         f"*{MEASURES['infilling'].capitalize()}*: the tokens of a sequence are divided into two random halves, and "
-        f"each half is predicted in random order{exception}, given the other. A decoder reads the other half from left "
+        f"each half is predicted in random order, given the other.{exception} A decoder reads the other half from left "
         "to right."
     )
     yield (

@@ -76,7 +76,7 @@ def measure_scores(folder: Path) -> dict[str, float | None]:
         "left_to_right": left_to_right,
         "any_order": any_order,
         "infilling": sum(
-            infilling_nats(model, batch, is_ordered=training.orders == "gaps_last")
+            infilling_nats(model, batch, left_to_right=training.orders == "gaps_last")
             for batch in input_ids.split(INFILLING_SEQUENCES)
         ),
         "own_orders": fraction * left_to_right + (1 - fraction) * other_orders,
@@ -149,17 +149,17 @@ def _count_tokens(arguments: str) -> np.ndarray | None:
     return sum(np.bincount(np.ravel(data.train[batch]["input_ids"]), minlength=size) for batch in batches)
 
 
-def infilling_nats(model: Model, input_ids: torch.LongTensor, is_ordered: bool = False) -> float:
+def infilling_nats(model: Model, input_ids: torch.LongTensor, left_to_right: bool = False) -> float:
     """
     Return the negative log-likelihood, in nats, of two random halves of all sequences, each given the other half.
 
-    The tokens of a half are predicted in random order or, if `is_ordered`, from left to right. A decoder reads the
+    The tokens of a half are predicted in random order or, with `left_to_right`, from left to right. A decoder reads the
     other half from left to right. The result is summed over halves and sequences.
     """
     generator = torch.Generator().manual_seed(ORDER_SEED)
     shape = input_ids.shape
     is_first_half = random_orders(*shape, generator=generator) < shape[1] // 2
-    orders = "left_to_right" if is_ordered else random_orders(*shape, generator=generator)
+    orders = "left_to_right" if left_to_right else random_orders(*shape, generator=generator)
     return -sum(
         model.conditional_log_likelihood(input_ids, targets.to(model.device), orders=orders).log_likelihood.sum().item()
         for targets in (is_first_half, ~is_first_half)

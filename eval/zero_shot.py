@@ -247,9 +247,8 @@ def _count_tokens(scorer: Scorer, rows: list[dict[str, Any]]) -> np.ndarray:
 def _summarize(scorer: Scorer, rows: list[dict[str, Any]], nats: np.ndarray) -> dict[str, Any]:
     """Return the number of sequences, and perplexity and bits per byte for one kind of log-likelihood."""
     metrics = perplexity_over(nats, _count_tokens(scorer, rows))
-    if not _skips_first(
-        scorer
-    ):  # otherwise, bits per byte would be too low, because num_bytes includes the first token
+    # `num_bytes` includes the first token. If it is not scored, bits per byte would be too low, so they are left out.
+    if not _skips_first(scorer):
         metrics |= bits_per_byte_over(nats, np.array([row["num_bytes"] for row in rows]))
     return {"sequences": len(rows), **metrics}
 

@@ -517,7 +517,11 @@ class CachedDecodingState(DecodingState):
         attention_mask: torch.Tensor | None,
         num_kept: int | None = None,
     ) -> torch.Tensor:
-        """Run the rows in `ranks` (batch, rows), and return the last hidden states of the last `num_kept` rows."""
+        """
+        Run the rows in `ranks` (batch, rows).
+
+        Return the final hidden states of the last `num_kept` rows, or of all rows if it is None.
+        """
         return self.model.model(
             **query_rows(ids, positions, ranks, num_context, self.model.config.neighbor_embeddings),
             attention_mask=attention_mask,

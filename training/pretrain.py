@@ -211,8 +211,10 @@ def make_model(config: AOGPTConfig, init_from: str | None, load_weights: bool = 
 
 def set_default_order(model: Model, training: TrainingArguments) -> None:
     """
-    Set the default order of `generate`: left to right after training with `left_to_right` (without `stride`) or with
-    `gaps_last`. After other training, remove this default if the initial model had it.
+    Set the default order of `generate`.
+
+    It is left to right after training with `left_to_right` (without `stride`) or `gaps_last`. After other training,
+    this default is removed if the initial model had it.
     """
     settings = model.generation_config
     if training.orders in ("left_to_right", "gaps_last") and training.stride is None:

@@ -6,13 +6,13 @@ Dependence of predictions on the order of their context, in decoders and encoder
     python eval/benchmarks/context_orders.py RUN [RUN ...] [--output_dir DIR]
 
 RUN is the folder of a finished run of training/pretrain.py. Runs of the same recipe with different seeds are grouped:
-their folders must have the same name, or names that differ only in `-SEED` at the end. The command draws targets and contexts in
-held-out text. A decoder predicts each target with many orders of its context. The command reports how much the
-log-probability of a target differs between these orders. It also reports bits per byte if each prediction is the mean
-over M orders of its context (Eq. 4 of the paper). The context of an encoder has no order, so its predictions do not
-depend on M. If an encoder with the same seeds is among the runs, the differences between decoders and the encoder are
-reported, too. The command writes context_orders.md, .json and .png. With the default options, a decoder of 2 million
-parameters and 64 tokens takes about 3 minutes of one core.
+their folders must have the same name, or names that differ only in `-SEED` at the end. The command draws targets and
+contexts in held-out text. A decoder predicts each target with many orders of its context. The command reports how much
+the log-probability of a target differs between these orders. It also reports bits per byte if each prediction is the
+mean over M orders of its context (Eq. 4 of the paper). The context of an encoder has no order, so its predictions do
+not depend on M. If an encoder with the same seeds is among the runs, the differences between decoders and the encoder
+are reported, too. The command writes context_orders.md, .json and .png. With the default options, a decoder of 2
+million parameters and 64 tokens takes about 3 minutes of one core.
 """
 
 import math

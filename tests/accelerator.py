@@ -313,7 +313,7 @@ def make_generation(arguments: dict[str, Any]) -> Callable[[Any, Callable], torc
 
 def fill_gap(model: PreTrainedModel, put: Callable) -> torch.Tensor:
     filler, gap = Filler(model, padded_length=None, max_length=3), Gap(IDS[0].tolist(), start=4, length=2)
-    tokens = [token for fill in filler.methods("random").values() for token in fill(gap)]
+    tokens = [token for fill in filler.methods().values() for token in fill(gap)]
     return put(torch.tensor([*tokens, filler.nats(gap, only_before=True)], dtype=torch.float64))
 
 

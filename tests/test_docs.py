@@ -177,7 +177,7 @@ def test_scripts_and_targets_of_commands_exist() -> None:
 def test_training_commands_parse(model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
     convert_config(GPT2Config(), set(), 50256, "adaln", None).save_pretrained(tmp_path)
-    folders = {"runs/quickstart/model": model_folder, "models/any-order": tmp_path}
+    folders = {"runs/quickstart/model": model_folder, "models/any-order": tmp_path, "runs/book": tmp_path}
     lines = find_commands("training/pretrain.py")
     assert len(lines) > 5
     for line in lines:

@@ -152,14 +152,9 @@ class AnyOrderInfillingMixin:
         eos = [] if padded_length is None else self._end_of_text_ids()
         excluded = [token for token in eos if token < self.config.num_valid_tokens]
         # The settings are checked first, because all candidates are scored before the last `generate`.
-        self._check_settings(generator, tokenizer, kwargs)
-        settings = kwargs.get("generation_config") or self.generation_config
-        order = kwargs.get("order", settings.order)
-        is_left_to_right = isinstance(order, str) and order == "left_to_right"
-        candidate_ids = [list(ids.values()) for ids in candidates]
-        log_probs = self._score_candidates(
-            candidate_ids, excluded, "left_to_right" if is_left_to_right else "confidence"
-        )
+        settings = self._check_settings(generator, tokenizer, kwargs)
+        order = "left_to_right" if settings.is_left_to_right else "confidence"
+        log_probs = self._score_candidates([list(ids.values()) for ids in candidates], excluded, order)
         best = [list(ids)[int(values.argmax())] for ids, values in zip(candidates, log_probs, strict=True)]
         chosen_ids = [ids[chosen] for ids, chosen in zip(candidates, best, strict=True)]
         filled = self._fill_in(chosen_ids, generator, excluded, **kwargs)
@@ -175,8 +170,14 @@ class AnyOrderInfillingMixin:
         ]
         return outputs if texts is input_ids else outputs[0]
 
-    def _check_settings(self, generator: torch.Generator | None, tokenizer: object, kwargs: dict[str, object]) -> None:
-        """Raise an error if `generate` would not accept `generator` or `kwargs`, or if `tokenizer` has a wrong type."""
+    def _check_settings(
+        self, generator: torch.Generator | None, tokenizer: object, kwargs: dict[str, object]
+    ) -> AnyOrderGenerationConfig:
+        """
+        Return the settings with which `generate` is called.
+
+        Raise an error if `generate` would not accept `generator` or `kwargs`, or if `tokenizer` has a wrong type.
+        """
         check_generator(generator)
         if tokenizer is not None and not isinstance(tokenizer, PreTrainedTokenizerBase):
             raise TypeError(
@@ -185,7 +186,7 @@ class AnyOrderInfillingMixin:
         others = ("generation_config", "logits_processor", "streamer", "token_type_ids")
         config = kwargs.get("generation_config") or self.generation_config
         arguments = {name: value for name, value in kwargs.items() if name not in others}
-        AnyOrderGenerationConfig.from_generation_config(config).with_arguments(arguments | FIXED_ARGUMENTS)
+        return AnyOrderGenerationConfig.from_generation_config(config).with_arguments(arguments | FIXED_ARGUMENTS)
 
     def _split_at_gaps(
         self, input_ids: torch.LongTensor | str, tokenizer: PreTrainedTokenizerBase | None

@@ -4,12 +4,13 @@
 
 from collections.abc import Iterable, Sequence
 from itertools import product
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers
-from transformers import PreTrainedTokenizerFast
+from transformers import GenerationConfig, PreTrainedTokenizerFast
 
 from common.tokenization import train_tokenizer
 from modeling_aogpt import AnyOrderGenerationConfig, AOGPTForAnyOrderLM, infilling
@@ -329,3 +330,30 @@ def test_lengths_can_be_any_iterable(model: AOGPTForAnyOrderLM, lengths: object)
 def test_other_types_of_tokenizers_are_errors(model: AOGPTForAnyOrderLM) -> None:
     with pytest.raises(TypeError, match="`tokenizer` must be a tokenizer of Transformers, but has type int"):
         model.infill(torch.tensor([3, MASK, 1]), tokenizer=5)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "order"),
+    [
+        ({}, "confidence"),
+        ({"order": "left_to_right"}, "left_to_right"),
+        ({"order": "random"}, "confidence"),
+        ({"generation_config": GenerationConfig(do_sample=False)}, "confidence"),
+        ({"generation_config": AnyOrderGenerationConfig(order="left_to_right")}, "left_to_right"),
+    ],
+)
+def test_candidates_are_filled_in_from_left_to_right_if_this_is_the_order(
+    model: AOGPTForAnyOrderLM, arguments: dict, order: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    score, orders = model._score_candidates, []
+
+    def record(*given: Any) -> Any:
+        orders.append(given[-1])
+        return score(*given)
+
+    monkeypatch.setattr(model, "_score_candidates", record)
+    model.infill(torch.tensor([3, MASK, 5]), [1, 2], **arguments)
+    assert orders == [order]
+    model.generation_config.order = "left_to_right"
+    model.infill(torch.tensor([3, MASK, 5]), [1, 2])
+    assert orders[1:] == ["left_to_right"]

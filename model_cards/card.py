@@ -71,6 +71,7 @@ def render_card(
     measurements: list[Measurement] = (),
     length: int | None = None,
     pad_texts: bool = False,
+    is_left_to_right: bool = False,
 ) -> ModelCard:
     """
     Return the card of a model.
@@ -87,6 +88,7 @@ def render_card(
         length: Number of tokens in a training sequence. Defaults to the length of the longest sequence of the model.
         pad_texts: Whether the code examples pad texts with end-of-text. Set it for a model that was trained on padded
             documents; otherwise, the model would continue the texts.
+        is_left_to_right: Whether the model generates from left to right by default.
 
     Raises:
         ValueError: If a fact is empty, if the card has unfilled placeholders, or if its metadata are not valid.
@@ -119,6 +121,7 @@ def render_card(
         "gap": json.dumps(f"{mask_token} {facts['text']}"),
         "gap_options": f", padded_length={length}" if pad_texts else "",
         "measurements": measurements,
+        "is_left_to_right": is_left_to_right,
     }
     card = ModelCard.from_template(metadata, template_path=str(HERE / "template.md"), **facts | values)
     _check_card(card, metadata)

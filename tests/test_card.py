@@ -164,6 +164,10 @@ def test_snippets_run(kind: str, tiny_tokenizer: PreTrainedTokenizerFast, tmp_pa
     assert names["any_order"].log_likelihood.shape == (1,)
     assert ("left_to_right" in names) == (kind == "decoder")
     assert ("model.infill(" in source) == (kind == "decoder")
+    by_default = "By default, this model fills in masks from left to right"
+    assert by_default not in card.text
+    values = (facts, model.config, 1, "float32", "<mask>")
+    assert f"## Generate\n\n{by_default}" in render_card(str(tmp_path), *values, is_left_to_right=True).text
 
 
 def test_measurements_of_an_evaluation(tmp_path: Path) -> None:

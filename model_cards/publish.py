@@ -127,7 +127,7 @@ def stage(source: Path, repo_id: str, folder: Path, arguments: PublishArguments)
         measurements,
         length,
         pad_texts=run_results is not None and run_results["corpus"]["packing"] == "documents",
-        is_left_to_right=getattr(model.generation_config, "order", None) == "left_to_right",
+        is_left_to_right=model.generation_config.order == "left_to_right",
     )
     with atomic_folder(folder) as temporary:
         model.save_pretrained(temporary, max_shard_size=MAX_SHARD_SIZE)

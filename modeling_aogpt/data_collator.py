@@ -191,8 +191,8 @@ class OrderDistribution:
             # Probability of a change between text and gap at a position: the inverse of the mean length of both. The
             # first position is in a gap with probability 0.5.
             rates = 0.5 * (2 / lengths[:, None].double()) ** uniform[:, :1]
-            begins_or_ends = uniform[:, 1:] < torch.where(positions == 0, 0.5, rates)
-            is_gap = begins_or_ends.cumsum(dim=-1) % 2 == 1
+            is_change = uniform[:, 1:] < torch.where(positions == 0, 0.5, rates)
+            is_gap = is_change.cumsum(dim=-1) % 2 == 1
             return positions + is_gap * len(positions)
         return shift_right(draw_integers(streams, len(positions) + 1)[:, 1:], 1)
 

@@ -41,6 +41,8 @@ OTHER_NAMES = {
     "fp16": "mixed_precision",
     "bf16": "mixed_precision",
 }
+# Values of `orders` after which a model generates from left to right.
+LEFT_TO_RIGHT_ORDERS = ("left_to_right", "gaps_last")
 NULL = ("", "~", "null", "Null", "NULL")  # ways to write null in YAML
 # Fields that only converted models have. They cannot be set as keys. Models loaded with `init_from` keep their values.
 CONVERTED_FIELDS = {"no_rope_layers", "source_config"}

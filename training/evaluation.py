@@ -19,7 +19,7 @@ from common.models import Model
 from common.results import ORDER_NAMES, ORDER_SEED
 from common.tokenization import decode
 from modeling_aogpt import AOGPTForAnyOrderLM, DataCollatorForAnyOrderLM, MDMEncoderForMaskedLM
-from training.arguments import TrainingArguments, order_settings
+from training.arguments import LEFT_TO_RIGHT_ORDERS, TrainingArguments, order_settings
 from training.draws import MaskDraws
 from training.objectives import MaskedDiffusionObjective
 
@@ -108,7 +108,7 @@ def write_samples(
         collator = DataCollatorForAnyOrderLM(**order_settings(training), left_to_right_fraction=0.0, seed=training.seed)
         settings = {"order": collator([{"input_ids": [0] * length}] * count)["orders"]}
     else:
-        order = "left_to_right" if training.orders in ("left_to_right", "gaps_last") else "random"
+        order = "left_to_right" if training.orders in LEFT_TO_RIGHT_ORDERS else "random"
         settings = {"order": order, "block_length": training.block_length, "stride": training.stride}
     sequences = model.generate(
         num_return_sequences=count, max_length=length, stop_at_eos=False, generator=generator, **settings

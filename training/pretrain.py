@@ -41,6 +41,7 @@ from modeling_aogpt.inference import evaluation_mode
 from modeling_aogpt.tokenization import load_tokenizer
 from training.activation_checkpointing import checkpoint_activations
 from training.arguments import (
+    LEFT_TO_RIGHT_ORDERS,
     ModelArguments,
     TrainingArguments,
     accumulation_steps,
@@ -217,7 +218,7 @@ def set_default_order(model: Model, training: TrainingArguments) -> None:
     this default is removed if the initial model had it.
     """
     settings = model.generation_config
-    if training.orders in ("left_to_right", "gaps_last") and training.stride is None:
+    if training.orders in LEFT_TO_RIGHT_ORDERS and training.stride is None:
         settings.order = "left_to_right"
     elif isinstance(settings.order, str) and settings.order == "left_to_right":
         settings.order = None

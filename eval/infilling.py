@@ -50,15 +50,18 @@ SUMMARY = """# Infilling
 
 The model fills in one gap in each of several documents, which are evenly spaced in the held-out text. In packed text, a
 document is a sequence without its last {max_length} tokens, so that longer infills fit, too. A gap is {gap}.
-Each step fills in the position of which the model is most certain, with the likeliest token. Models that were trained
-with `orders: gaps_last` fill in a gap from left to right. "Only the text before" means that the model fills in the gap
-from left to right, without the text after it.
+Each step fills in one position with its likeliest token. It is the position of which the model is most certain or, if
+the model was trained with `orders: gaps_last`, the first one. "Only the text before" means that the model fills in the
+gap from left to right, without the text after it.
 
-If the length of the gap is not given, it is chosen from 1 to {max_length}. The gap is filled in with each length.
-"Length by the whole text" is the length of the text with the highest likelihood from left to right, as in `infill`.
-"Length by the tokens in the gap" is the length with the highest mean log-probability of these tokens. "Length by the
-text around the gap" gives this text the highest likelihood, without the tokens in the gap. For comparison, "most
-frequent length" always chooses the length that is the most frequent among these gaps.
+If the length of the gap is not given, the gap is filled in with each length from 1 to {max_length}.
+One of these lengths is then chosen:
+
+* "length by the whole text": the filled-in text has the highest likelihood from left to right, as in `infill`;
+* "length by the tokens in the gap": the tokens that are filled in have the highest mean log-probability;
+* "length by the text around the gap": the text around the gap has the highest likelihood, if the tokens in the gap are
+  left out;
+* "most frequent length", for comparison: always the length that is the most frequent among these gaps.
 
 Bits per byte are those of the original tokens of the gap, predicted from left to right, given the text around the gap
 or only the text before it. The bytes are those that the tokens stand for, even if a gap cuts a character; end-of-text

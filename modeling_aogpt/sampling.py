@@ -26,8 +26,8 @@ from .devices import draw_uniform, rows_per_head_call, to_device
 
 TOP_P_RULES = ("inclusive", "exclusive")
 
-# Number of likeliest tokens that the top-p warper sorts first. It sorts the whole vocabulary only if their total
-# probability does not reach p, which is rare for a trained model.
+# The top-p warper first sorts only this number of likeliest tokens. If their total probability is less than p, which is
+# rare for a trained model, it sorts the whole vocabulary.
 NUM_TOP_P_CANDIDATES = 1024
 
 # Number of tokens in a block of the vocabulary. A draw first chooses a block and then a token of the block, because a

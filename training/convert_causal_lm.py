@@ -465,7 +465,7 @@ def convert(
     model.config.num_valid_tokens = model.config.mask_token_id = tokenizer.mask_token_id
     ends = find_end_tokens(causal.generation_config.eos_token_id, tokenizer)
     model.config.eos_token_id = model.generation_config.eos_token_id = ends
-    model.generation_config.order = "left_to_right"  # training in other orders removes this
+    model.generation_config.order = "left_to_right"  # until the model is trained in other orders
     model.config.source_config |= read_source_facts(source) | read_generation_settings(causal)
     model.config.validate()
     save_model(model, tokenizer, output_dir)

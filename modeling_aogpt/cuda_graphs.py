@@ -19,7 +19,7 @@ import torch
 from torch import nn
 from transformers.utils import logging
 
-from .devices import is_compiled, is_dispatched
+from .devices import is_dispatched, repeated_shapes
 
 logger = logging.get_logger(__name__)
 
@@ -44,7 +44,8 @@ def can_record(model: nn.Module, device: torch.device) -> bool:
     Return whether functions of `model` on `device` can be recorded.
 
     A replay runs no Python code, such as hooks. It reads weights at fixed addresses, which autocast does not guarantee
-    for its copies. Operations of quantized weights may wait for the GPU, which a recording does not allow.
+    for its copies. Operations of quantized weights may wait for the GPU, which a recording does not allow. Compiled
+    models are recorded, too, unless they record CUDA graphs themselves.
     """
     return (
         device.type == "cuda"
@@ -53,7 +54,7 @@ def can_record(model: nn.Module, device: torch.device) -> bool:
         and not torch.is_autocast_enabled("cuda")
         and not torch.cuda.is_current_stream_capturing()
         and not torch._C._len_torch_dispatch_stack()  # dispatch modes, such as FLOP counters
-        and not is_compiled(model)
+        and not records_itself(model)
         and not is_dispatched(model)
         and not has_hooks(model)
         and getattr(model.config, "quantization_config", None) is None
@@ -71,6 +72,13 @@ def has_hooks(model: nn.Module) -> bool:
     return nn.modules.module._has_any_global_hook() or any(
         getattr(hook, "__module__", None) != IDLE_HOOKS for hook in hooks
     )
+
+
+def records_itself(model: nn.Module) -> bool:
+    """Return whether a module of `model` was compiled with CUDA graphs, as with `mode="reduce-overhead"`."""
+    compiled = (module._compiled_call_impl for module in model.modules())
+    configs = (getattr(call, "get_compiler_config", lambda: None)() for call in compiled)
+    return any(config is not None and config.get("triton.cudagraphs") for config in configs)
 
 
 @functools.cache
@@ -138,12 +146,14 @@ class Recordings:
         if shapes in self._recordings:
             return self._recordings[shapes].replay(arguments)
         self._num_calls[shapes] += 1
-        return function(*arguments)
+        with repeated_shapes():
+            return function(*arguments)
 
     def _record(self, shapes: Shapes, function: Callable[..., Result], arguments: Arguments) -> None:
         try:
             self._pool = self._pool or torch.cuda.graph_pool_handle()
-            self._recordings[shapes] = Recording(function, arguments, self._pool)
+            with repeated_shapes():
+                self._recordings[shapes] = Recording(function, arguments, self._pool)
         except torch.OutOfMemoryError:
             self.has_failed = True
         except RuntimeError as error:

@@ -13,10 +13,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from itertools import chain
 from typing import NamedTuple
-from weakref import WeakKeyDictionary
 
 import torch
-from torch import nn
 from transformers import PreTrainedModel
 
 from .configuration_aogpt import AOGPTConfig
@@ -141,8 +139,7 @@ class DecodingState:
         self.expects_recordings = False  # becomes True if many passes are expected and can be recorded
         # Tables of the adaLN modulations of all positions. Computing them takes at most as long as one full pass.
         self.modulations = model.model.tabulate_modulations(ids.shape[1], ids.device)
-        # A compiled model computes the rotary frequencies itself. Its CUDA graphs would copy arguments in every pass.
-        self.frequencies = None if self._is_compiled else model.model.prepare_frequencies(ids.device)
+        self.frequencies = model.model.prepare_frequencies(ids.device)
         columns = torch.arange(ids.shape[1], device=ids.device)
         first_masked = torch.where(is_masked & is_token, columns, ids.shape[1]).amin(dim=1)
         last_given = torch.where(is_given, columns, -1).amax(dim=1)
@@ -229,9 +226,6 @@ class DecodingState:
         self.unmasking_steps.masked_fill_(is_erased, -1)
         self.token_logprobs.masked_fill_(is_erased, 0.0)
         self.ends = torch.where(has_ended.cpu(), self.num_context, self.ends)
-
-    def finish(self) -> None:
-        """Keep buffers for the next generation. Called after the last step. The base class does nothing."""
 
     def expects_many_passes(self, num_queries: torch.LongTensor) -> bool:
         """
@@ -383,17 +377,9 @@ class CachedDecodingState(DecodingState):
         super().__init__(model, ids, *arguments)
         self.num_cached = torch.zeros_like(self.num_context)
         self._may_pack = ids.device.type == "cpu"  # other devices need no packing
-        if self._is_compiled:
-            self._compiled = CompiledBuffers.take(model, ids, self.modulations)
-            self.cache, self.modulations = self._compiled.cache, self._compiled.modulations
-        else:
-            dtype, devices = cache_layout(model, ids.device)
-            self.cache = AnyOrderCache(model.config, *ids.shape, dtype=dtype, devices=devices)
-
-    def finish(self) -> None:
-        """Keep the buffers of a compiled model for its next generation."""
-        if self._is_compiled:
-            _COMPILED_BUFFERS[self.model.model] = self._compiled
+        dtype = product_dtype(ids.device, model.model.dtype)
+        devices = [execution_device(layer, ids.device) for layer in model.model.layers]
+        self.cache = AnyOrderCache(model.config, *ids.shape, dtype=dtype, devices=devices)
 
     def query(self, num_queries: torch.LongTensor) -> QueryResult:
         """Predict masked ranks (see [`DecodingState.query`])."""
@@ -469,8 +455,9 @@ class CachedDecodingState(DecodingState):
         """Run rows as [`_run`] does, but in a single pass. The rows of all earlier ranks must be in the cache."""
         sequences, rows = is_query.nonzero(as_tuple=True)
         num_queries = is_query.sum(dim=1)
-        if self._is_compiled or self.should_record(len(ranks) * padded_rows(ranks.shape[1]), num_queries):
-            hidden_states, ranks = self._run_padded(ranks, num_context)
+        is_recorded = self.should_record(len(ranks) * padded_rows(ranks.shape[1]), num_queries)
+        if is_recorded or self._is_compiled:
+            hidden_states, ranks = self._run_padded(ranks, num_context, is_recorded)
             num_skipped = 0
         else:
             self._pack_weights_in_time(num_queries)
@@ -481,7 +468,7 @@ class CachedDecodingState(DecodingState):
         return QueryResult(hidden_states[sequences, rows - num_skipped], sequences, ranks[sequences, rows])
 
     def _run_padded(
-        self, ranks: torch.LongTensor, num_context: torch.LongTensor
+        self, ranks: torch.LongTensor, num_context: torch.LongTensor, is_recorded: bool
     ) -> tuple[torch.Tensor, torch.LongTensor]:
         """
         Run rows, padded so that passes have few different shapes. Return their last hidden states and their ranks.
@@ -492,9 +479,9 @@ class CachedDecodingState(DecodingState):
         ranks = (ranks[:, :1] + rows).clamp(max=self.ids.shape[1] - 1)
         ranks, num_context = (to_device(values, self.ids.device) for values in (ranks, num_context))
         arguments = self.ids, self.positions, ranks, num_context
-        if self._is_compiled:
-            return self._run_padded_rows(*arguments), ranks
-        return self._recordings.call(self._run_padded_rows, *arguments), ranks
+        if is_recorded:
+            return self._recordings.call(self._run_padded_rows, *arguments), ranks
+        return self._run_padded_rows(*arguments), ranks
 
     def _run_padded_rows(
         self,
@@ -566,53 +553,6 @@ class CachedDecodingState(DecodingState):
 def padded_rows(num_rows: int) -> int:
     """Return the lowest power of two that is at least `num_rows`."""
     return 1 << (num_rows - 1).bit_length()
-
-
-def cache_layout(model: PreTrainedModel, device: torch.device) -> tuple[torch.dtype, list[torch.device]]:
-    """Return the dtype of the cache, and the device of the cache of each layer, for inputs on `device`."""
-    dtype = product_dtype(device, model.model.dtype)
-    return dtype, [execution_device(layer, device) for layer in model.model.layers]
-
-
-class CompiledBuffers(NamedTuple):
-    """
-    Cache and modulation tables of a compiled model, reused by its next generation of the same shape.
-
-    CUDA graphs are recorded for fixed memory addresses. With new buffers, they would be recorded again for every
-    generation.
-    """
-
-    key: tuple  # shape, dtype, devices and inference mode of the generation
-    cache: AnyOrderCache
-    modulations: tuple[torch.Tensor, ...] | None
-
-    @classmethod
-    def take(
-        cls, model: PreTrainedModel, ids: torch.LongTensor, modulations: tuple[torch.Tensor, ...] | None
-    ) -> "CompiledBuffers":
-        """
-        Return buffers that contain `modulations`.
-
-        They are the buffers of the model's last generation if it had the same key, and new buffers otherwise.
-        """
-        dtype, devices = cache_layout(model, ids.device)
-        key = (*ids.shape, dtype, *devices, torch.is_inference_mode_enabled())
-        buffers = _COMPILED_BUFFERS.pop(model.model, None)
-        if buffers is not None and buffers.key == key:
-            for table, values in zip(buffers.modulations or (), modulations or (), strict=True):
-                table.copy_(values)
-            return buffers
-        del buffers  # free the memory before new memory is allocated
-        buffers = cls(key, AnyOrderCache(model.config, *ids.shape, dtype=dtype, devices=devices), modulations)
-        for tensor in (*buffers.cache.tensors(), *(modulations or ())):
-            # Without a static address, a CUDA graph copies the tensor before every replay. `guard=False` avoids a
-            # recompilation for every new cache.
-            torch._dynamo.mark_static_address(tensor, guard=False)
-        return buffers
-
-
-# For each compiled model: the buffers of its last generation.
-_COMPILED_BUFFERS: WeakKeyDictionary[nn.Module, CompiledBuffers] = WeakKeyDictionary()
 
 
 def allow_many_graphs() -> AbstractContextManager:

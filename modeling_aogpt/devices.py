@@ -11,6 +11,7 @@ the CPU has instructions for it. In bfloat16, attention also avoids a slow kerne
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from threading import Lock
 
 import torch
@@ -102,6 +103,20 @@ def prepare_mask(mask: torch.BoolTensor, dtype: torch.dtype) -> torch.Tensor:
     return mask.new_full(shape, float("-inf"), dtype=dtype)[..., :num_slots].masked_fill_(mask, 0.0)
 
 
+# True while a function runs that is called many times with the same shapes, such as a recorded pass.
+_REPEATS_SHAPES: ContextVar[bool] = ContextVar("_REPEATS_SHAPES", default=False)
+
+
+@contextmanager
+def repeated_shapes() -> Iterator[None]:
+    """Allow cuDNN attention within a `with` statement, whose operations are repeated with the same shapes."""
+    token = _REPEATS_SHAPES.set(True)
+    try:
+        yield
+    finally:
+        _REPEATS_SHAPES.reset(token)
+
+
 # PyTorch's switch for cuDNN attention applies to all threads of a process. The first thread that enters
 # `without_cudnn_attention` turns cuDNN attention off, and the last thread that leaves it restores the switch.
 _CUDNN_LOCK = Lock()
@@ -114,10 +129,13 @@ def without_cudnn_attention(device: torch.device) -> Iterator[None]:
     Turn off cuDNN attention on GPUs within a `with` statement, because it is slow for shapes that occur only once.
 
     cuDNN makes an execution plan for every new shape, and making the plan takes longer than a forward pass. In
-    addition, gradients of cuDNN attention with an attention mask can be NaN (PyTorch issue 196678).
+    addition, gradients of cuDNN attention with an attention mask can be NaN (PyTorch issue 196678). Within
+    [`repeated_shapes`], cuDNN attention stays on, because there it is faster: with 1024 slots of a mask, one row of one
+    sequence takes 6.5 instead of 60 microseconds per layer, and one row of each of 32 sequences takes 32 instead of 87
+    (AO-GPT small in bfloat16 on an NVIDIA H200).
     """
     global _num_without_cudnn, _cudnn_was_enabled
-    if device.type == "cpu":
+    if device.type == "cpu" or _REPEATS_SHAPES.get():
         yield
         return
     with _CUDNN_LOCK:

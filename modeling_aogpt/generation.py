@@ -248,9 +248,7 @@ class AnyOrderGenerationMixin(GenerationMixin):
             state.remask(choose_refined_positions(state, config, generator), orders)
             step = sampler.run(step, after_step)
         progress.finish()
-        output = self._make_output(state, sampler, progress)
-        state.finish()
-        return output
+        return self._make_output(state, sampler, progress)
 
     def _make_sampler(
         self,

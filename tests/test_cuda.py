@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 import torch
-from torch._dynamo.utils import counters
 from transformers import PreTrainedModel
 
 from eval.benchmarks import speed, training_speed
@@ -176,23 +175,23 @@ def test_bfloat16_samples_have_the_log_probabilities_of_a_full_pass(
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_cuda_graphs_do_not_change_samples(dtype: torch.dtype) -> None:
-    """A graph is recorded in the second pass of its shape, and replayed later. Its buffers must follow the weights."""
+def test_recorded_passes_of_compiled_models_do_not_change_samples(dtype: torch.dtype, replays: Counter[str]) -> None:
     torch._dynamo.reset()
-    counters.clear()
     model, moved = pair("decoder", dtype)
     plain = copy.deepcopy(moved)
-    moved.model.compile(mode="reduce-overhead")
-    for seed in range(4):
+    moved.model.compile()
+    for seed in range(2):
         for arguments in ({"num_steps": 4, "unmasking": "fixed_count"}, {}):
-            expected, found = (generate(one, seed, num_return_sequences=2, **arguments) for one in (plain, moved))
+            expected = generate(plain, seed, num_return_sequences=2, **arguments)
+            num_replays = replays["_run_padded_rows"]
+            found = generate(moved, seed, num_return_sequences=2, **arguments)
+            assert replays["_run_padded_rows"] > num_replays
             if dtype == torch.float32:
                 assert torch.equal(found.sequences, expected.sequences)
         check_log_probabilities(found, model, dtype)
         with torch.no_grad():
             for weight in (*model.parameters(), *plain.parameters(), *moved.parameters()):
                 weight.mul_(0.5)  # without rounding
-    assert counters["inductor"]["cudagraph_skips"] == 0
 
 
 @pytest.mark.parametrize("arguments", [{}, {"order": "confidence"}, {"order": "left_to_right"}])
@@ -258,7 +257,7 @@ def test_speed_is_measured(tmp_path: Path) -> None:
     assert {point["contender"] for point in report["points"]} >= set(CONTENDERS) - {"plain-products"}
     assert [row["length"] for row in report["memory"]] == [16, 32]
     assert all(row["peak_bytes"] > 0 and row["encoder_peak_bytes"] > 0 for row in report["memory"])
-    speed.main([*options, "--contenders", "encoder", "--repeats", "1", "--compile", "reduce-overhead"])
+    speed.main([*options, "--contenders", "encoder", "--repeats", "1", "--compile", "default"])
     report = json.loads((tmp_path / "speed.json").read_text())
     assert all(point["seconds"] > 0 for point in report["points"])
 

@@ -16,7 +16,8 @@ from torch.fx.experimental.proxy_tensor import get_proxy_mode, make_fx
 
 from eval.benchmarks.contenders import DECODERS
 from modeling_aogpt import cuda_graphs, decoding_state, modeling_aogpt, sampling, validation
-from modeling_aogpt.cuda_graphs import Arguments, Recordings, can_record
+from modeling_aogpt.cuda_graphs import Arguments, Recordings, can_record, records_itself
+from modeling_aogpt.devices import without_cudnn_attention
 from tests.references import random_encoder, random_model, seeded
 
 IDS = torch.randint(0, 11, (3, 12), generator=seeded(1)).masked_fill(torch.arange(12) % 2 == 0, 11)
@@ -168,6 +169,34 @@ def test_a_recording_is_made_after_the_first_calls_with_the_same_shapes(
     for num_calls in range(1, 6):
         later.call(multiply, torch.ones(1), None)
         assert recordings.replays.total() == 4 + max(num_calls - 3, 0)
+
+
+def test_recorded_functions_use_cudnn_attention_in_every_call(recordings: type[SimulatedRecording]) -> None:
+    """A function prepares in its first call what it uses in a recording."""
+    made, is_enabled = Recordings(nn.Identity()), []
+
+    def note(values: torch.Tensor) -> torch.Tensor:
+        with without_cudnn_attention(torch.device("meta")):
+            is_enabled.append(torch.backends.cuda.cudnn_sdp_enabled())
+        return values + 1
+
+    made.call(note, torch.zeros(1))
+    assert is_enabled == [True]
+    made.call(note, torch.zeros(1))
+    assert len(is_enabled) > 1
+    assert all(is_enabled)
+    note(torch.zeros(1))
+    assert not is_enabled[-1]
+
+
+def test_compiled_models_are_recorded_unless_they_record_themselves() -> None:
+    model = random_model().model
+    assert not records_itself(model)
+    model.layers[0].compile()
+    model.compile(backend="eager")
+    assert not records_itself(model)
+    model.layers[0].compile(mode="reduce-overhead")
+    assert records_itself(model)
 
 
 @pytest.mark.parametrize("error", [RuntimeError("operation not permitted"), torch.OutOfMemoryError()])

@@ -15,7 +15,14 @@ from transformers import PreTrainedModel
 from transformers.utils import logging
 
 from modeling_aogpt import decoding_state, devices
-from modeling_aogpt.devices import HAS_ONEDNN, Linear, pack_weights, uses_onednn, without_cudnn_attention
+from modeling_aogpt.devices import (
+    HAS_ONEDNN,
+    Linear,
+    pack_weights,
+    repeated_shapes,
+    uses_onednn,
+    without_cudnn_attention,
+)
 from tests.references import random_encoder, random_model, seeded
 
 needs_bfloat16 = pytest.mark.skipif(not torch.cpu._is_avx512_bf16_supported(), reason="needs bfloat16 instructions")
@@ -351,5 +358,7 @@ def test_last_context_to_exit_restores_cudnn_attention(was_enabled: bool) -> Non
     second.__exit__(None, None, None)
     assert torch.backends.cuda.cudnn_sdp_enabled() == was_enabled
     with without_cudnn_attention(torch.device("cpu")):
+        assert torch.backends.cuda.cudnn_sdp_enabled() == was_enabled
+    with repeated_shapes(), without_cudnn_attention(torch.device("meta")):
         assert torch.backends.cuda.cudnn_sdp_enabled() == was_enabled
     torch.backends.cuda.enable_cudnn_sdp(before)

@@ -61,7 +61,7 @@ $(call folders,-exact): | $(INSTALLED)
 	mv $@.part $@
 
 $(call folders,-compiled): | $(INSTALLED)
-	$(SPEED) --contenders encoder sedd gpt2 llama --compile reduce-overhead
+	$(SPEED) --contenders encoder sedd gpt2 llama --compile
 	mv $@.part $@
 
 $(GPU)/training: | $(INSTALLED)

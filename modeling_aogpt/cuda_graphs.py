@@ -19,7 +19,7 @@ import torch
 from torch import nn
 from transformers.utils import logging
 
-from .devices import is_dispatched, repeated_shapes
+from .devices import allow_cudnn_attention, is_dispatched
 
 logger = logging.get_logger(__name__)
 
@@ -122,12 +122,14 @@ class Recordings:
     operations may prepare themselves in their first call. The next call makes a recording, which this and all later
     calls replay.
 
+    With `use_cudnn`, recorded functions may use cuDNN attention. It must not change after the first call.
+
     If a recording fails, `has_failed` becomes True, and no further recordings are made. If the cause is not a lack of
     memory, [`can_record`] returns False for `model` from then on.
     """
 
     def __init__(self, model: nn.Module, num_first_calls: int = 1) -> None:
-        self.has_failed = False
+        self.has_failed = self.use_cudnn = False
         self._model, self._num_first_calls = model, num_first_calls
         self._num_calls: Counter[Shapes] = Counter()
         self._recordings: dict[Shapes, Recording] = {}
@@ -146,13 +148,13 @@ class Recordings:
         if shapes in self._recordings:
             return self._recordings[shapes].replay(arguments)
         self._num_calls[shapes] += 1
-        with repeated_shapes():
+        with allow_cudnn_attention(self.use_cudnn):
             return function(*arguments)
 
     def _record(self, shapes: Shapes, function: Callable[..., Result], arguments: Arguments) -> None:
         try:
             self._pool = self._pool or torch.cuda.graph_pool_handle()
-            with repeated_shapes():
+            with allow_cudnn_attention(self.use_cudnn):
                 self._recordings[shapes] = Recording(function, arguments, self._pool)
         except torch.OutOfMemoryError:
             self.has_failed = True

@@ -103,18 +103,24 @@ def prepare_mask(mask: torch.BoolTensor, dtype: torch.dtype) -> torch.Tensor:
     return mask.new_full(shape, float("-inf"), dtype=dtype)[..., :num_slots].masked_fill_(mask, 0.0)
 
 
-# True while a function runs that is called many times with the same shapes, such as a recorded pass.
-_REPEATS_SHAPES: ContextVar[bool] = ContextVar("_REPEATS_SHAPES", default=False)
+# Whether `without_cudnn_attention` does nothing in this thread.
+_ALLOWS_CUDNN: ContextVar[bool] = ContextVar("_ALLOWS_CUDNN", default=False)
 
 
 @contextmanager
-def repeated_shapes() -> Iterator[None]:
-    """Allow cuDNN attention within a `with` statement, whose operations are repeated with the same shapes."""
-    token = _REPEATS_SHAPES.set(True)
+def allow_cudnn_attention(is_allowed: bool = True) -> Iterator[None]:
+    """
+    Keep cuDNN attention on within a `with` statement: there, [`without_cudnn_attention`] does nothing.
+
+    This is faster for operations that are repeated many times with the same shapes. In bfloat16 on an NVIDIA H200, with
+    an attention mask, 1024 slots and 12 heads of 64, one row of one sequence takes 6.5 instead of 60 microseconds, and
+    one row of each of 32 sequences takes 32 instead of 87.
+    """
+    token = _ALLOWS_CUDNN.set(is_allowed)
     try:
         yield
     finally:
-        _REPEATS_SHAPES.reset(token)
+        _ALLOWS_CUDNN.reset(token)
 
 
 # PyTorch's switch for cuDNN attention applies to all threads of a process. The first thread that enters
@@ -129,13 +135,10 @@ def without_cudnn_attention(device: torch.device) -> Iterator[None]:
     Turn off cuDNN attention on GPUs within a `with` statement, because it is slow for shapes that occur only once.
 
     cuDNN makes an execution plan for every new shape, and making the plan takes longer than a forward pass. In
-    addition, gradients of cuDNN attention with an attention mask can be NaN (PyTorch issue 196678). Within
-    [`repeated_shapes`], cuDNN attention stays on, because there it is faster: with 1024 slots of a mask, one row of one
-    sequence takes 6.5 instead of 60 microseconds per layer, and one row of each of 32 sequences takes 32 instead of 87
-    (AO-GPT small in bfloat16 on an NVIDIA H200).
+    addition, gradients of cuDNN attention with an attention mask can be NaN (PyTorch issue 196678).
     """
     global _num_without_cudnn, _cudnn_was_enabled
-    if device.type == "cpu" or _REPEATS_SHAPES.get():
+    if device.type == "cpu" or _ALLOWS_CUDNN.get():
         yield
         return
     with _CUDNN_LOCK:

@@ -17,6 +17,7 @@ from torch.fx.experimental.proxy_tensor import get_proxy_mode, make_fx
 from eval.benchmarks.contenders import DECODERS
 from modeling_aogpt import cuda_graphs, decoding_state, modeling_aogpt, sampling, validation
 from modeling_aogpt.cuda_graphs import Arguments, Recordings, can_record, records_itself
+from modeling_aogpt.decoding_state import CachedDecodingState
 from modeling_aogpt.devices import without_cudnn_attention
 from tests.references import random_encoder, random_model, seeded
 
@@ -125,6 +126,26 @@ def test_generations_with_many_passes_are_recorded(recordings: type[SimulatedRec
     assert recordings.replays == {"_run_padded_rows": 38, "_draw": 31}
 
 
+def test_long_generations_use_cudnn_attention(
+    recordings: type[SimulatedRecording], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It takes time to prepare."""
+    model, uses = random_model(max_position_embeddings=40), []
+    run = CachedDecodingState._run_padded_rows
+
+    def note(state: CachedDecodingState, *arguments: torch.Tensor) -> torch.Tensor:
+        uses.append(state._recordings.use_cudnn)
+        return run(state, *arguments)
+
+    monkeypatch.setattr(CachedDecodingState, "_run_padded_rows", note)
+    for length, expected in ((40, {True}), (39, {False})):
+        monkeypatch.setattr(decoding_state, "MIN_PASSES_FOR_CUDNN", 40)
+        uses.clear()
+        model.generate(max_length=length)
+        assert set(uses) == expected
+    assert recordings.replays
+
+
 def test_large_passes_are_not_recorded(recordings: type[SimulatedRecording], monkeypatch: pytest.MonkeyPatch) -> None:
     """With 4 sequences and 3 tokens per step, a pass has 5 rows for each sequence, which are padded to 8."""
     monkeypatch.setattr(decoding_state, "MIN_PASSES_TO_PREPARE", 1)
@@ -171,9 +192,13 @@ def test_a_recording_is_made_after_the_first_calls_with_the_same_shapes(
         assert recordings.replays.total() == 4 + max(num_calls - 3, 0)
 
 
-def test_recorded_functions_use_cudnn_attention_in_every_call(recordings: type[SimulatedRecording]) -> None:
+@pytest.mark.parametrize("use_cudnn", [False, True])
+def test_recorded_functions_use_the_same_attention_in_every_call(
+    use_cudnn: bool, recordings: type[SimulatedRecording]
+) -> None:
     """A function prepares in its first call what it uses in a recording."""
     made, is_enabled = Recordings(nn.Identity()), []
+    made.use_cudnn = use_cudnn
 
     def note(values: torch.Tensor) -> torch.Tensor:
         with without_cudnn_attention(torch.device("meta")):
@@ -181,10 +206,10 @@ def test_recorded_functions_use_cudnn_attention_in_every_call(recordings: type[S
         return values + 1
 
     made.call(note, torch.zeros(1))
-    assert is_enabled == [True]
+    assert is_enabled == [use_cudnn]
     made.call(note, torch.zeros(1))
     assert len(is_enabled) > 1
-    assert all(is_enabled)
+    assert all(value == use_cudnn for value in is_enabled)
     note(torch.zeros(1))
     assert not is_enabled[-1]
 

@@ -18,8 +18,8 @@ from modeling_aogpt import decoding_state, devices
 from modeling_aogpt.devices import (
     HAS_ONEDNN,
     Linear,
+    allow_cudnn_attention,
     pack_weights,
-    repeated_shapes,
     uses_onednn,
     without_cudnn_attention,
 )
@@ -359,6 +359,6 @@ def test_last_context_to_exit_restores_cudnn_attention(was_enabled: bool) -> Non
     assert torch.backends.cuda.cudnn_sdp_enabled() == was_enabled
     with without_cudnn_attention(torch.device("cpu")):
         assert torch.backends.cuda.cudnn_sdp_enabled() == was_enabled
-    with repeated_shapes(), without_cudnn_attention(torch.device("meta")):
+    with allow_cudnn_attention(), without_cudnn_attention(torch.device("meta")):
         assert torch.backends.cuda.cudnn_sdp_enabled() == was_enabled
     torch.backends.cuda.enable_cudnn_sdp(before)

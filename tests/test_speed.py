@@ -130,9 +130,9 @@ def test_encoders_have_the_sizes_of_the_decoder(name: str) -> None:
 
 def test_models_have_the_dtype_of_the_decoder_and_are_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     compiled, dtypes = [], []
-    monkeypatch.setattr(torch.nn.Module, "compile", lambda module, mode: compiled.append((type(module).__name__, mode)))
-    found = make_contenders(["decoder", "encoder", "llama"], random_model().bfloat16(), 9, "default")
-    assert compiled == [("MDMEncoderModel", "default")]  # the caller compiles the decoder
+    monkeypatch.setattr(torch.nn.Module, "compile", lambda module: compiled.append(type(module).__name__))
+    found = make_contenders(["decoder", "encoder", "llama"], random_model().bfloat16(), 9, compiles=True)
+    assert compiled == ["MDMEncoderModel"]  # the caller compiles the decoder
     for name in ("decoder", "encoder", "llama"):
         with torch.nn.modules.module.register_module_forward_hook(
             lambda module, inputs, output: dtypes.append(getattr(output, "dtype", torch.bfloat16))
@@ -204,13 +204,13 @@ def test_causal_lms_start_with_the_start_token_and_do_not_stop(tmp_path: Path, m
         return start.repeat(1, 6)
 
     monkeypatch.setattr(model, "generate", generate)
-    for contender in sample_causal_lm("x", model, 5, "default").values():
+    for contender in sample_causal_lm("x", model, 5, compiles=True).values():
         contender.sample(1, 5, 5)
     assert model.generation_config.eos_token_id is None
     assert [call["start"] for call in calls] == [[[3]]] * 3
     assert all(call["do_sample"] and call["top_k"] == 0 for call in calls)
     assert [call.get("cache_implementation") for call in calls] == [None, "static", None]
-    assert calls[1]["compile_config"].mode == "default"
+    assert calls[1]["compile_config"]._compile_all_devices
     assert calls[2]["prompt_lookup_num_tokens"] == 10
 
 
@@ -322,7 +322,7 @@ def test_warm_up(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert calls == [*[("encoder", 2, 16, 1)] * (3 if device == "cuda" else 1), *warm_up, *jobs, *jobs]
     if device == "cuda":  # the second generation records CUDA graphs
         calls.clear()
-        arguments.compile = "reduce-overhead"
+        arguments.compile = True
         list(time_contenders(fake_contenders(calls), arguments, 2, 16, torch.device(device)))
         assert calls == [*[("encoder", 2, 16, 1)] * 3, *jobs, *jobs, *jobs, *jobs]
 

@@ -259,9 +259,7 @@ def load_causal_lm(name: str, config: AOGPTConfig, length: int, **options: Any) 
     return model.eval()
 
 
-def sample_causal_lm(
-    name: str, model: PreTrainedModel, length: int, compile_mode: str | None = None
-) -> dict[str, Contender]:
+def sample_causal_lm(name: str, model: PreTrainedModel, length: int, compiles: bool = False) -> dict[str, Contender]:
     """
     Return contenders, by name, that generate `length` tokens with Transformers' `generate`.
 
@@ -284,8 +282,8 @@ def sample_causal_lm(
         return Contender(generate, remark, vocab_size, model.num_parameters(), False, max_batch_size=max_batch_size)
 
     static: dict[str, Any] = {"cache_implementation": "static"}
-    if compile_mode is not None:
-        static["compile_config"] = CompileConfig(mode=compile_mode)
+    if compiles:
+        static["compile_config"] = CompileConfig()
         static["compile_config"]._compile_all_devices = True  # otherwise, Transformers compiles nothing on a CPU
     contenders = {
         name: make("left to right, one token per pass, with the default cache"),
@@ -325,7 +323,7 @@ CONTENDERS = (*DECODERS, *ENCODERS, *CAUSAL_LMS)
 
 
 def make_contenders(
-    names: Sequence[str], decoder: AOGPTForAnyOrderLM, length: int, compile_mode: str | None = None
+    names: Sequence[str], decoder: AOGPTForAnyOrderLM, length: int, compiles: bool = False
 ) -> dict[str, Contender]:
     """
     Return contenders, by name, with the device and dtype of a decoder.
@@ -337,8 +335,8 @@ def make_contenders(
         names: Names in `CONTENDERS`, and folders, Hub names or model types of causal language models.
         decoder: The decoder.
         length: Number of tokens to generate.
-        compile_mode: Mode of torch.compile for encoders, and for causal language models with a static cache. The
-            caller compiles the decoder.
+        compiles: Whether to compile encoders, and causal language models with a static cache. The caller compiles the
+            decoder.
     """
     device, dtype = decoder.device, decoder.dtype
     contenders = {}
@@ -348,11 +346,11 @@ def make_contenders(
         elif name in ENCODERS:
             with device:
                 encoder = make_encoder(name, decoder.config).eval().to(dtype)
-            if compile_mode is not None:
-                encoder.model.compile(mode=compile_mode)
+            if compiles:
+                encoder.model.compile()
             contenders[name] = sample_encoder(encoder)
         else:
             with device:
                 model = load_causal_lm(name, decoder.config, length, dtype=dtype).to(device)
-            contenders |= sample_causal_lm(name, model, length, compile_mode)
+            contenders |= sample_causal_lm(name, model, length, compiles)
     return contenders

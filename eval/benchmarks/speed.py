@@ -79,9 +79,7 @@ class SpeedArguments(Options):
     )
     dtype: Literal["float32", "bfloat16"] = option("float32", "Data type of weights and cache.")
     device: str = option(default_device().type, "Device to run on.")
-    compile: str | None = option(
-        None, "Mode of torch.compile, such as default, for the decoder, encoders, and causal LMs with a static cache."
-    )
+    compile: bool = option(False, "Compile the decoder, encoders, and causal LMs with a static cache.")
     threads: int | None = option(None, "Number of CPU threads. Defaults to PyTorch's choice.", least=1)
     output_dir: Path | None = option(
         None, "Folder for speed.json, speed.md and the pictures. By default, results are only printed."
@@ -163,13 +161,8 @@ def find_device(name: str) -> torch.device:
 
 
 def _make_contenders(arguments: SpeedArguments, model: AOGPTForAnyOrderLM, length: int) -> dict[str, Contender]:
-    if arguments.compile is not None:
-        try:
-            model.model.compile(mode=arguments.compile)
-        except RuntimeError as error:
-            raise ValueError(
-                f"`compile` ({arguments.compile}) cannot be used. Set it to a mode such as default. (Cause: {error})"
-            ) from error
+    if arguments.compile:
+        model.model.compile()
     names = arguments.contenders + ([arguments.causal_lm] if arguments.causal_lm else [])
     contenders = make_contenders(names, model, length, arguments.compile)
     if arguments.compare is not None:
@@ -206,7 +199,7 @@ def time_contenders(
     }
     # A CPU needs only a few tokens to warm up. Accelerators and torch.compile load or compile kernels for every shape,
     # so they need a complete generation.
-    needs_full_warm_up = arguments.compile is not None or device.type != "cpu"
+    needs_full_warm_up = arguments.compile or device.type != "cpu"
     if needs_full_warm_up:
         # The first generation compiles kernels, and the second records CUDA graphs. Both take longer than later ones.
         for name in [name for name, contender in included.items() if contender.is_linear] * 2:
@@ -217,7 +210,7 @@ def time_contenders(
         seconds |= {(name, count): [] for count in attempt(name, _choose_steps, *choice) or ()}
     # Times for the same number of steps are compared, so they are measured one after another.
     jobs = sorted(seconds, key=lambda job: job[1])
-    for name, count in jobs * (1 if arguments.compile is None else 2):
+    for name, count in jobs * (2 if arguments.compile else 1):
         warm_up = (length, count) if needs_full_warm_up else (min(length, 8), 1)
         attempt(name, included[name].sample, batch_size, *warm_up)
     for _ in range(arguments.repeats):

@@ -2,8 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Training and validation data: a corpus that is tokenized and cut into sequences of equal length."""
 
+import json
 import logging
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -86,15 +88,29 @@ def load_data(arguments: DataArguments) -> Data:
 
 def load_data_of_run(folder: Path) -> Data:
     """
-    Load the data of a finished run, with the tokenizer of its model.
+    Load the data of a finished run. The data of the last call are kept for runs with the same data.
 
     Raises:
-        ValueError: If the run is not finished, or if its corpus has changed.
+        ValueError: If the run is not finished, or if its corpus or tokenizer has changed.
     """
-    results, arguments = read_finished_run(folder)
-    data = load_data(arguments)
-    check_data_of_run(data, folder, results)
+    data = load_data_once(data_options_of_run(folder))
+    check_data_of_run(data, folder, read_finished_run(folder)[0])
     return data
+
+
+def data_options_of_run(folder: Path) -> str:
+    """Return the data options of a run as JSON, with the name of the tokenizer under which the text is cached."""
+    results, data = read_finished_run(folder)
+    name, initial_model = (results["arguments"].get(key) for key in ("tokenizer", "init_from"))
+    if name is not None and name == initial_model and not Path(name).exists():  # the initial model was moved
+        name = data.tokenizer
+    return json.dumps(asdict(data) | {"tokenizer": name})
+
+
+@lru_cache(maxsize=1)
+def load_data_once(options: str) -> Data:
+    """Load the data of `DataArguments`, given as JSON. Keep them for the next call."""
+    return load_data(DataArguments(**json.loads(options)))
 
 
 def check_data_of_run(data: Data, folder: Path, results: dict[str, Any]) -> None:

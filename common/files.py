@@ -42,10 +42,13 @@ def atomic_folder(path: Path) -> Iterator[Path]:
     """
     Yield a temporary folder next to `path`. If the block ends without an error, rename the folder to `path`.
 
-    An old folder at `path` is removed only when the new one is complete.
+    An old folder at `path` is removed only when the new one is complete. If it is empty, it is not removed: the files
+    are moved into it, because it may be the working folder or a mount point, which cannot be replaced.
     """
+    path = path.absolute()  # "." has no name
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = temporary_path(path)
+    is_empty = path.is_dir() and not any(path.iterdir())
+    temporary = temporary_path(path / path.name if is_empty else path)
     shutil.rmtree(temporary, ignore_errors=True)  # a process that was killed may have left it
     temporary.mkdir()
     try:
@@ -60,9 +63,19 @@ def atomic_folder(path: Path) -> Iterator[Path]:
 
 
 def publish_folder(temporary: Path, path: Path) -> None:
-    """Flush a complete folder to the disk, and rename it to `path`. An old folder at `path` is removed."""
+    """
+    Flush a complete folder to the disk, and rename it to `path`. An old folder at `path` is removed.
+
+    If the complete folder is inside `path`, its files are moved to `path`. The last one is config.json, without which
+    no model can be loaded.
+    """
     for inner in (*temporary.rglob("*"), temporary):
         _sync(inner)
+    if temporary.parent == path:
+        for inner in sorted(temporary.iterdir(), key=lambda inner: inner.name == "config.json"):
+            os.replace(inner, path / inner.name)
+        _sync(path)
+        return
     if path.exists():  # os.replace does not replace a folder, so for a moment `path` does not exist
         shutil.rmtree(path)
     os.replace(temporary, path)
@@ -171,7 +184,7 @@ def read_json(path: Path, keys: Sequence[str], writer: str) -> dict[str, Any]:
     return content
 
 
-def hash_file(file: str) -> str:
+def hash_file(file: str | Path) -> str:
     """Return the SHA-256 of a file."""
     digest = hashlib.sha256()
     with open(file, "rb") as opened:

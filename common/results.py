@@ -14,7 +14,7 @@ from common.models import longest_sequence
 # Seed of the random orders in evaluations. It never changes, so a sequence has the same order in all evaluations.
 ORDER_SEED = 20250624
 # Kinds of order for which bits per byte are computed: key in `results.json`, and name in reports.
-ORDER_NAMES = {"left_to_right": "left to right", "any_order": "random orders"}
+ORDER_KINDS = {"left_to_right": "left to right", "any_order": "random orders"}
 # Settings that, up to rounding, do not affect the trained weights. They may change when a run is resumed.
 WITHOUT_EFFECT = {
     *("output_dir", "prepare_only", "corpus_documents", "per_device_batch_size", "mixed_precision", "dynamo_backend"),
@@ -36,8 +36,9 @@ def read_results(folder: Path) -> dict[str, Any] | None:
 
 def trained_length(model: str | Path) -> int | None:
     """Return the `sequence_length` of the run whose model folder is `model`, or None if it is not part of a run."""
-    run = Path(model).parent
-    is_of_run = Path(model).name == "model" and (run / "tokenizer").is_dir()
+    model = Path(model).absolute()  # "." has no name
+    run = model.parent
+    is_of_run = model.name == "model" and (run / "tokenizer").is_dir()
     results = read_results(run) if is_of_run else None
     return None if results is None else results["arguments"]["sequence_length"]
 

@@ -15,7 +15,7 @@ from common.models import identity_of_weights, load_pretrained
 from common.results import default_length
 from common.tokenization import num_unpadded
 from eval.scorers import CausalScorer, check_causal
-from eval.scoring import perplexity_over, score_rows
+from eval.scoring import perplexity_over, ratio_with_error, score_rows
 
 MAX_LENGTH = 1024  # longest sample, in tokens, for a judge without a maximum
 
@@ -88,9 +88,9 @@ class Judge:
         per_sample: list[float | None] = [None] * len(sequences)
         for index, perplexity in zip(judged, perplexities.tolist(), strict=True):
             per_sample[index] = perplexity
-        error = float(perplexities.std(ddof=1) / len(judged) ** 0.5) if len(judged) > 1 else None
+        mean, error = ratio_with_error(perplexities, np.ones(len(judged)))
         return {
-            "mean": float(perplexities.mean()),
+            "mean": mean,
             "mean_standard_error": error,
             "pooled": pooled["perplexity"],
             "pooled_standard_error": pooled["perplexity_standard_error"],

@@ -77,7 +77,7 @@ def group_by_recipe(runs: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]
 
 def recipe_name(run: dict[str, Any]) -> str:
     """Return the name of the folder of a run, without `-SEED` at the end."""
-    return Path(run["run"]).name.removesuffix(f"-{run['arguments']['seed']}")
+    return Path(run["run"]).absolute().name.removesuffix(f"-{run['arguments']['seed']}")
 
 
 def encode_problems(

@@ -14,7 +14,6 @@ import re
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
 import torch
@@ -98,12 +97,11 @@ def answer(run: dict[str, Any]) -> dict[str, float]:
 
 
 def summarize(runs: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Return, for each kind of question, the mean over the runs, the fractions of all runs, and the interval."""
-    summary = {}
-    for kind in runs[0]["right"]:
-        seeds = [run["right"][kind] for run in runs]
-        summary[kind] = {"right": fmean(seeds)} | summarize_fractions(seeds, len(facts.questions(kind)))
-    return summary
+    """Return, for each kind of question, a summary of the fractions of all runs (see `summarize_fractions`)."""
+    return {
+        kind: summarize_fractions([run["right"][kind] for run in runs], len(facts.questions(kind)))
+        for kind in runs[0]["right"]
+    }
 
 
 def example(kind: str) -> str:

@@ -16,7 +16,7 @@ from typing import Any
 from common.commands import Parser, one_line_errors
 from common.files import read_json
 from common.reports import markdown_table, with_error
-from common.results import ORDER_NAMES
+from common.results import ORDER_KINDS
 from eval.judging import format_remarks
 from eval.protocols import BLOCK_LENGTH, EVALUATION_SETS
 from modeling_aogpt.configuration_aogpt import GPT2_VOCAB_SIZE
@@ -26,7 +26,7 @@ ZERO_SHOT_KEYS = (
     *("model", "num_parameters", "protocol", "sequence_length", "tokenizer", "mixed_precision", "published_precision"),
     *("arguments", "datasets"),
 )
-MEASURE_NAMES = ORDER_NAMES | {"ensemble": "ensemble"}
+MEASURE_NAMES = ORDER_KINDS | {"ensemble": "ensemble"}
 
 # Published zero-shot perplexity on LAMBADA, WikiText2, PTB, WikiText103 and 1BW (in the order of `EVALUATION_SETS`).
 PUBLISHED = {

@@ -287,7 +287,7 @@ def _check_vocabulary(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase
     num_ids = vocabulary_arguments(tokenizer)["num_valid_tokens"]
     expected = getattr(model.config, "num_valid_tokens", None)
     vocab_size = model.config.get_text_config().vocab_size  # causal models may have more ids than the tokenizer
-    if num_ids > vocab_size if expected is None else num_ids != expected:
+    if (num_ids > vocab_size) if expected is None else (num_ids != expected):
         raise ValueError(
             f"The tokenizer {name!r} has {num_ids} ids, but the model has {expected or vocab_size}. Set `tokenizer` to "
             "the tokenizer with which the model was trained."

@@ -4,6 +4,7 @@
 
 import json
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -68,7 +69,7 @@ def render_card(
     num_parameters: int,
     dtype: str,
     mask_token: str,
-    measurements: list[Measurement] = (),
+    measurements: Sequence[Measurement] = (),
     length: int | None = None,
     pad_texts: bool = False,
     is_left_to_right: bool = False,

@@ -10,7 +10,7 @@ from typing import Any
 from common.corpora import is_hub_name
 from common.files import read_json
 from common.reports import with_error
-from common.results import ORDER_NAMES, WITHOUT_EFFECT
+from common.results import ORDER_KINDS, WITHOUT_EFFECT
 from eval.protocols import EVALUATION_SETS
 from eval.tables import CLEAN, ZERO_SHOT_KEYS, list_departures
 from training.arguments import TrainingArguments, order_settings
@@ -97,7 +97,7 @@ def read_run_measurements(run: Path, results: dict[str, Any]) -> list[Measuremen
     corpus = _join_names(results["arguments"].get("validation_files") or results["arguments"]["corpus"])
     return [
         Measurement(corpus, "held out", "bits_per_byte", orders, values[key], values.get(f"{key}_standard_error"))
-        for key, orders in ORDER_NAMES.items()
+        for key, orders in ORDER_KINDS.items()
         if key in values  # encoders are not evaluated left to right
     ]
 
@@ -211,10 +211,10 @@ def check_labels(measurements: list[Measurement]) -> None:
 
 def _describe_orders(measure: str, arguments: dict[str, Any]) -> str:
     if measure == "left_to_right":
-        return ORDER_NAMES[measure]
+        return ORDER_KINDS[measure]
     contexts = f", {arguments['ensemble_size']} context orders" if measure == "ensemble" else ""
     number = f", {arguments['num_orders']} per sequence" if arguments["num_orders"] > 1 else ""
-    return f"{ORDER_NAMES['any_order']}{contexts}{number}"
+    return f"{ORDER_KINDS['any_order']}{contexts}{number}"
 
 
 def _name_dataset(name: str, dataset: dict[str, Any]) -> str:

@@ -382,6 +382,3 @@ class MDMEncoderConfig(AOGPTConfig):
                 f"`num_valid_tokens` ({self.num_valid_tokens}) to `vocab_size` - 1 ({self.vocab_size - 1}), or raise "
                 "`vocab_size`."
             )
-
-
-__all__ = ["AOGPTConfig", "MDMEncoderConfig"]

@@ -113,6 +113,8 @@ class DecodingState:
         is_token (`torch.BoolTensor` of shape `(batch, n)`): False at padding, indexed by position.
     """
 
+    num_calls_before_recording = 1  # see `Recordings`
+
     def __init__(
         self,
         model: PreTrainedModel,
@@ -140,7 +142,7 @@ class DecodingState:
         self.num_forward_passes = self.num_rows = 0
         self._is_compiled = is_compiled(model.model)
         can_be_recorded = ids.numel() <= MAX_RECORDED_SLOTS and can_record(model.model, ids.device)
-        self._recordings = self.make_recordings() if can_be_recorded else None
+        self._recordings = Recordings(model.model, self.num_calls_before_recording) if can_be_recorded else None
         self.expects_recordings = False  # becomes True if many passes are expected and can be recorded
         # Tables of the adaLN modulations of all positions. Computing them takes at most as long as one full pass.
         self.modulations = model.model.tabulate_modulations(ids.shape[1], ids.device)
@@ -242,13 +244,9 @@ class DecodingState:
         num_remaining = int(torch.where(num_queries > 0, self.num_masked / num_queries.clamp(min=1), 0).max())
         return self.num_forward_passes + num_remaining
 
-    def make_recordings(self) -> Recordings:
-        """Return an object that records passes."""
-        return Recordings(self.model.model)
-
     def should_record(self, num_rows: int, num_queries: torch.LongTensor) -> bool:
         """
-        Return whether to run a pass through the recordings. Once many passes are expected, set `expects_recordings`.
+        Return whether to run a pass through the recordings.
 
         `num_rows` is the number of rows over all sequences. `num_queries` (batch,) is the number of queries of each
         sequence. The first pass is excluded, because it may contain a prompt.
@@ -256,10 +254,13 @@ class DecodingState:
         if self._recordings is None or self._recordings.has_failed or not self.num_forward_passes:
             return False
         if not self.expects_recordings:
-            num_passes = self.expected_passes(num_queries)
-            self.expects_recordings = num_passes >= MIN_PASSES_TO_PREPARE
-            self._recordings.use_cudnn = num_passes >= MIN_PASSES_FOR_CUDNN
+            self._plan_recordings(self.expected_passes(num_queries))
         return self.expects_recordings and num_rows <= MAX_RECORDED_ROWS
+
+    def _plan_recordings(self, num_passes: int) -> None:
+        """Decide how to run later passes of a generation that is expected to take `num_passes` passes."""
+        self.expects_recordings = num_passes >= MIN_PASSES_TO_PREPARE
+        self._recordings.use_cudnn = num_passes >= MIN_PASSES_FOR_CUDNN
 
     @property
     def num_masked(self) -> torch.LongTensor:
@@ -575,9 +576,8 @@ def allow_many_graphs() -> AbstractContextManager:
 class EncoderDecodingState(DecodingState):
     """Decoding state of an encoder, which recomputes whole sequences for every query and has no cache."""
 
-    def make_recordings(self) -> Recordings:
-        """Return an object that records passes. The number of unfinished sequences, and so the shape, may change."""
-        return Recordings(self.model.model, NUM_CALLS_BEFORE_RECORDING)
+    # The shape of a pass changes with the number of unfinished sequences.
+    num_calls_before_recording = NUM_CALLS_BEFORE_RECORDING
 
     def query(self, num_queries: torch.LongTensor, sigma: float | None = None) -> QueryResult:
         """

@@ -550,6 +550,3 @@ def _describe_unsupported(name: str, value: object) -> str:
         "to use Transformers' `generate` (left to right). Processors that penalize or forbid tokens can also be passed "
         "as `logits_processor`."
     )
-
-
-__all__ = ["AnyOrderGenerationConfig"]

@@ -375,6 +375,3 @@ def combine_lengths(lengths: list[Sequence[int]], most: int) -> list[tuple[int, 
                 "gaps first."
             )
     return combinations
-
-
-__all__ = ["AnyOrderInfillingMixin", "InfillingOutput"]

@@ -50,6 +50,7 @@ from .rows import START, UNKNOWN, add_start_row, branch_rows, causal_mask, query
 from .validation import (
     check_batch,
     check_forward_arguments,
+    check_integer,
     check_integer_dtype,
     check_orders,
     check_tensor,
@@ -580,10 +581,12 @@ class AOGPTModel(AOGPTStack):
             `BaseModelOutputWithPast` with `last_hidden_state` (batch, rows or num_kept, hidden_size).
 
         Raises:
-            ValueError: If `num_kept` is less than the number of rows, but `attention_mask` is None; if `neighbor_ids`
-                is missing or not allowed; or if an argument is unknown.
+            ValueError: If `num_kept` is not between 1 and the number of rows, or is less than this number without an
+                `attention_mask`; if `neighbor_ids` is missing or not allowed; or if an argument is unknown.
         """
         check_forward_arguments(self, kwargs)
+        if num_kept is not None:
+            check_integer("num_kept", num_kept, most=positions.shape[1])
         if num_kept is not None and attention_mask is None and num_kept != positions.shape[1]:
             raise ValueError(
                 f"`num_kept` ({num_kept}) is less than the number of rows ({positions.shape[1]}), but there is no "
@@ -960,6 +963,7 @@ class AOGPTForCausalLM(AOGPTWithHead, GenerationMixin):
         input_ids = prepare_input_ids(self, input_ids, None if is_token is None else is_token[:, -length:])
         if position_ids is not None:
             check_positions(position_ids, input_ids)
+            position_ids = position_ids.long()
             if attention_mask is None:
                 check_not_packed(position_ids)
         position_ids = self._prepare_position_ids(input_ids, is_token, position_ids, num_cached)
@@ -1129,6 +1133,3 @@ def split_attention_mask(
 def has_padding(mask: torch.Tensor | None) -> bool:
     """Return whether a mask (batch, n) marks padding. If its values cannot be read, any mask counts."""
     return mask is not None and (not is_readable(mask) or not mask.all())
-
-
-__all__ = ["AOGPTForAnyOrderLM", "AOGPTForCausalLM", "AOGPTForMaskedLM", "AOGPTModel", "AOGPTPreTrainedModel"]

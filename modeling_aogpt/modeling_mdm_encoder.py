@@ -497,6 +497,3 @@ class MDMEncoderForMaskedLM(MDMEncoderPreTrainedModel, AOGPTWithHead, AnyOrderGe
         output = self.model(input_ids, attention_mask=attention_mask, sigma=sigma, **kwargs)
         logits = self.apply_head(output.last_hidden_state)
         return self.make_masked_lm_output(logits, input_ids, attention_mask, labels, output, **kwargs)
-
-
-__all__ = ["MDMEncoderForMaskedLM", "MDMEncoderModel", "MDMEncoderPreTrainedModel"]

@@ -3,6 +3,7 @@
 """Functions that load tokenizers and add a mask token with the highest id, so that all lower ids stand for text."""
 
 import os
+from pathlib import Path
 
 from transformers import AddedToken, AutoTokenizer, PreTrainedTokenizerBase
 
@@ -13,7 +14,7 @@ from .configuration_aogpt import AOGPTConfig
 MASK = AddedToken("<|mask|>", lstrip=True, special=True)
 
 
-def load_tokenizer(name_or_path: str) -> PreTrainedTokenizerBase:
+def load_tokenizer(name_or_path: str | Path) -> PreTrainedTokenizerBase:
     """
     Load a tokenizer from a Hub repository or folder, and give it a mask token (see [`add_mask_token`]).
 

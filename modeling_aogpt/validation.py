@@ -114,8 +114,7 @@ def check_batch(name: str, ids: torch.Tensor) -> None:
     check_tensor(name, ids)
     if ids.dim() != 2 or ids.shape[0] == 0:
         raise ValueError(f"`{name}` must have shape (batch, n) with batch >= 1, but has shape {tuple(ids.shape)}.")
-    if ids.is_floating_point() or ids.is_complex() or ids.dtype == torch.bool:
-        raise ValueError(f"`{name}` must hold integers, but has dtype {ids.dtype}. Use {name}.long().")
+    check_integer_dtype(name, ids)
 
 
 def check_aligned(name: str, values: torch.Tensor, input_ids: torch.Tensor) -> None:
@@ -129,8 +128,8 @@ def check_aligned(name: str, values: torch.Tensor, input_ids: torch.Tensor) -> N
 
 
 def check_integer_dtype(name: str, values: torch.Tensor) -> None:
-    """Raise a `ValueError` unless the dtype of `values` is int64 or int32."""
-    if values.dtype not in (torch.int64, torch.int32):
+    """Raise a `ValueError` unless `values` are integers."""
+    if values.is_floating_point() or values.is_complex() or values.dtype == torch.bool:
         raise ValueError(f"`{name}` must hold integers, but has dtype {values.dtype}. Use {name}.long().")
 
 
@@ -146,7 +145,7 @@ def check_orders(name: str, orders: torch.Tensor, batch_size: int, length: int, 
             f"`{name}` must have shape ({batch_size}, {length}){expected}, but has shape {tuple(orders.shape)}."
         )
     check_integer_dtype(name, orders)
-    is_wrong = (orders.sort(dim=-1).values != torch.arange(length, device=orders.device)).any(dim=-1)
+    is_wrong = (orders.long().sort(dim=-1).values != torch.arange(length, device=orders.device)).any(dim=-1)
     if is_wrong.any():
         index = int(is_wrong.nonzero()[0])
         given = ", ".join(map(str, orders[index, :16].tolist())) + (", ..." if length > 16 else "")

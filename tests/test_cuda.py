@@ -101,8 +101,8 @@ def replays(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 
     for limit in ("MIN_PASSES_TO_PREPARE", "MIN_PASSES_FOR_CUDNN"):
         monkeypatch.setattr(decoding_state, limit, 1)
-    for module in (decoding_state, sampling):
-        monkeypatch.setattr(module, "NUM_CALLS_BEFORE_RECORDING", 1)
+    monkeypatch.setattr(decoding_state.EncoderDecodingState, "num_calls_before_recording", 1)
+    monkeypatch.setattr(sampling, "NUM_CALLS_BEFORE_RECORDING", 1)
     monkeypatch.setattr(Recording, "__init__", note_name)
     monkeypatch.setattr(Recording, "replay", count)
     return replays

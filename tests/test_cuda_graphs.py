@@ -109,8 +109,8 @@ def test_recorded_passes_do_not_change_samples(
     expected = generate()
     assert not recordings.replays  # too few passes
     monkeypatch.setattr(decoding_state, "MIN_PASSES_TO_PREPARE", 1)
-    for module in (decoding_state, sampling):
-        monkeypatch.setattr(module, "NUM_CALLS_BEFORE_RECORDING", 1)
+    monkeypatch.setattr(decoding_state.EncoderDecodingState, "num_calls_before_recording", 1)
+    monkeypatch.setattr(sampling, "NUM_CALLS_BEFORE_RECORDING", 1)
     assert torch.equal(generate(), expected)
     num_passes = recordings.replays["_run"] + recordings.replays["_run_padded_rows"]
     assert num_passes > 0 or kind == "prompt lookup"  # which takes few passes

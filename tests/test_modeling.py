@@ -577,6 +577,16 @@ def test_num_kept_returns_the_last_rows_and_needs_an_attention_mask(ids: torch.L
     message = r"`num_kept` \(5\) is less than the number of rows \(12\), but there is no `attention_mask`"
     with pytest.raises(ValueError, match=message):
         model.model(**rows, num_kept=5)
+    with pytest.raises(ValueError, match=r"`num_kept` must be an integer from 1 to 12, but is 0"):
+        model.model(**rows, attention_mask=causal, num_kept=0)
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int16, torch.int32])
+def test_short_integers_give_the_same_result(
+    ids: torch.LongTensor, orders: torch.LongTensor, dtype: torch.dtype
+) -> None:
+    model = random_model()
+    assert torch.equal(model(ids.to(dtype), orders.to(dtype)).logits, model(ids, orders).logits)
 
 
 @pytest.mark.parametrize("shape", [(2, 7), (2, 4), (3, 5), (1, 5), (5,)])

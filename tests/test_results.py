@@ -20,13 +20,16 @@ def test_only_finished_runs_have_results(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["results.json"]
 
 
-def test_the_trained_length_of_a_model_is_that_of_its_run(tmp_path: Path) -> None:
+def test_the_trained_length_of_a_model_is_that_of_its_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_json(tmp_path / "results.json", {"arguments": {"sequence_length": 8}, "steps": 3})
     assert trained_length("some/model") is None
     assert trained_length(tmp_path / "model") is None  # results of another command
     (tmp_path / "tokenizer").mkdir()
     assert trained_length(f"{tmp_path}/model") == 8
     assert trained_length(tmp_path / "other") is None
+    (tmp_path / "model").mkdir()
+    monkeypatch.chdir(tmp_path / "model")
+    assert trained_length(".") == 8
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ import torch
 from datasets import Dataset
 from transformers import PreTrainedTokenizerFast, set_seed
 
+from common import data as common_data
 from common.data_arguments import DataArguments
 from eval.benchmarks import speed_quality, study_scores
 from eval.benchmarks.speed_quality import Point, SpeedQualityArguments, choose_length, compare, judge_samples, main
@@ -131,12 +132,13 @@ def test_held_out_text_is_judged(
 ) -> None:
     folder = save(tmp_path / "run/model", tiny_model, tiny_tokenizer)
     rows = [[index, 2, 3, 13, 13] for index in range(6)]
-    data = SimpleNamespace(validation=Dataset.from_dict({"input_ids": rows}))
+    held_out = SimpleNamespace(validation=Dataset.from_dict({"input_ids": rows}))
     finished = {"arguments": {"tokenizer": None}}, DataArguments(corpus=["names"])
-    monkeypatch.setattr(study_scores, "read_finished_run", lambda run: finished)
-    monkeypatch.setattr(study_scores, "load_data", lambda arguments: data)
-    monkeypatch.setattr(study_scores, "check_data_of_run", lambda *arguments: None)
-    study_scores._load_data.cache_clear()
+    for module in (study_scores, common_data):
+        monkeypatch.setattr(module, "read_finished_run", lambda run: finished)
+    monkeypatch.setattr(common_data, "load_data", lambda arguments: held_out)
+    monkeypatch.setattr(common_data, "check_data_of_run", lambda *arguments: None)
+    common_data.load_data_once.cache_clear()
     arguments = SpeedQualityArguments(tmp_path, judge, [1], ["decoder"], tmp_path / "run", num_samples=3, device="cpu")
     for length, judged in ((3, [2, 3]), (5, [2, 3, 13])):  # without padding
         report = compare([folder], replace(arguments, length=length))

@@ -25,7 +25,7 @@ from matplotlib.figure import Figure
 from common.data import load_data
 from common.files import lock_folder
 from common.models import load_model
-from common.results import ORDER_NAMES, ORDER_SEED, read_finished_run
+from common.results import ORDER_KINDS, ORDER_SEED, read_finished_run
 from eval.benchmarks import study, study_scores
 from eval.benchmarks.study_results import Question, TrainedModel, compare
 from eval.scoring import estimate, format_estimate
@@ -298,7 +298,7 @@ def test_scores_of_encoders_are_exact(trained: list[str], tmp_path: Path) -> Non
     rows, model = study_scores.held_out_rows(folder), load_model(folder / "model")
     features = [dict(zip(rows, row, strict=True)) for row in zip(*rows.values(), strict=True)]
     random = DataCollatorForAnyOrderLM(left_to_right_fraction=0, seed=ORDER_SEED)(features)["orders"]
-    expected = dict.fromkeys(ORDER_NAMES, 0.0)
+    expected = dict.fromkeys(ORDER_KINDS, 0.0)
     for ids, order in zip(torch.tensor(rows["input_ids"]), random, strict=True):
         for kind, positions in (("left_to_right", torch.arange(8)), ("any_order", order)):
             masked = torch.full_like(ids, model.config.mask_token_id)

@@ -40,11 +40,7 @@ class Samples:
     """Map-style dataset that maps the number of a sample to the features that a data collator takes as input."""
 
     def __init__(self, rows: Dataset | PackedRows, seed: int) -> None:
-        if isinstance(rows, PackedRows):
-            self.rows = rows
-        else:
-            columns = [name for name in ("input_ids", "labels") if name in rows.column_names]
-            self.rows = rows.select_columns(columns).with_format("numpy")
+        self.rows = rows if isinstance(rows, PackedRows) else rows.with_format("numpy")
         self.seed = seed
 
     def row_numbers(self, samples: list[int]) -> list[int]:

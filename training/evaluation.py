@@ -16,7 +16,7 @@ from transformers import PreTrainedTokenizerBase
 from common.data import evenly_spaced
 from common.files import write_text
 from common.models import Model
-from common.results import ORDER_NAMES, ORDER_SEED
+from common.results import ORDER_KINDS, ORDER_SEED
 from common.tokenization import decode
 from modeling_aogpt import AOGPTForAnyOrderLM, DataCollatorForAnyOrderLM, MDMEncoderForMaskedLM
 from training.arguments import LEFT_TO_RIGHT_ORDERS, TrainingArguments, order_settings
@@ -41,7 +41,7 @@ def evaluate(model: Model, rows: Dataset, training: TrainingArguments, accelerat
     numbers = evenly_spaced(len(rows), training.eval_sequences or len(rows))
     num_rows = len(numbers)
     is_encoder = isinstance(model, MDMEncoderForMaskedLM)
-    kinds = ["any_order"] if is_encoder else list(ORDER_NAMES)
+    kinds = ["any_order"] if is_encoder else list(ORDER_KINDS)
     samples_of_process = range(num_rows)[accelerator.process_index :: accelerator.num_processes]
     totals = torch.zeros(1 + len(kinds), dtype=torch.float64)  # bytes, then nats for each kind of order
     for first in range(0, len(samples_of_process), training.eval_batch_size):

@@ -34,7 +34,7 @@ from common.files import atomic_folder, lock_folder, make_folder
 from common.hardware import check_precision, hardware, keep_freed_memory, peak_flops, peak_memory, versions
 from common.models import Model, identity_of_weights, load_pretrained, read_config, save_model
 from common.processes import check_same_everywhere, in_turn, start_accelerator, together
-from common.results import ORDER_NAMES
+from common.results import ORDER_KINDS
 from common.tokenization import vocabulary_arguments
 from modeling_aogpt import AOGPTConfig
 from modeling_aogpt.inference import evaluation_mode
@@ -526,10 +526,10 @@ class Pretraining:
                     length = self.settings["sequence_length"]
                     write_samples(self.model, self.data.tokenizer, count, length, self.samples_file, self.training)
         self.progress.evaluations.append({"step": self.progress.step, **scores})
-        kinds = [kind for kind in ORDER_NAMES if kind in scores]
+        kinds = [kind for kind in ORDER_KINDS if kind in scores]
         self.accelerator.log({f"eval/{kind}": scores[kind] for kind in kinds}, step=self.progress.step)
         if self.accelerator.is_main_process:
-            text = ", ".join(f"{scores[kind]:.3f} {ORDER_NAMES[kind]}" for kind in kinds)
+            text = ", ".join(f"{scores[kind]:.3f} {ORDER_KINDS[kind]}" for kind in kinds)
             tqdm.write(f"step {self.progress.step}: held-out bits per byte {text}", file=sys.stderr)
 
     @contextmanager

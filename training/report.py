@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 
 from common.files import write_json, write_text
 from common.reports import BLUE, FINE_TICKS, GREY, ORANGE, label_log_axis, markdown_table, save_figure, style_axes
-from common.results import ORDER_NAMES
+from common.results import ORDER_KINDS
 from training.arguments import TrainingArguments
 from training.schedules import learning_rate_at
 
@@ -67,12 +67,12 @@ def _format_report(results: dict[str, Any], samples: list[str], name: str) -> st
 
 
 def _evaluation_table(evaluations: list[dict[str, Any]]) -> str:
-    kinds = [kind for kind in ORDER_NAMES if kind in evaluations[-1]]
+    kinds = [kind for kind in ORDER_KINDS if kind in evaluations[-1]]
     rows = [
         (f"{scores['step']:,}", *(f"{scores[kind]:.4f}" for kind in kinds), f"{scores['sequences']:,}")
         for scores in evaluations
     ]
-    return markdown_table(["step", *(ORDER_NAMES[kind] for kind in kinds), "sequences"], rows)
+    return markdown_table(["step", *(ORDER_KINDS[kind] for kind in kinds), "sequences"], rows)
 
 
 def _code_block(text: str, language: str = "text") -> str:
@@ -96,7 +96,7 @@ def plot_run(results: dict[str, Any], path: Path) -> None:
     for key, color in (("any_order", ORANGE), ("left_to_right", BLUE)):
         if key in evaluations[-1]:  # encoders are not evaluated left to right
             steps, values = zip(*((scores["step"], scores[key]) for scores in evaluations), strict=True)
-            label = f"{ORDER_NAMES[key]}: {values[-1]:.3f}"
+            label = f"{ORDER_KINDS[key]}: {values[-1]:.3f}"
             held_out.plot(steps, values, color=color, marker="o", markersize=3.5, label=label)
     label_axes(held_out, "Held-out text, averaged weights", "bits per byte", results["steps"])
     held_out.legend(frameon=False)

@@ -11,13 +11,13 @@ speculative decoding. The contenders take turns, so that other load on the machi
 causal language model that computes the perplexity. The command writes speed_quality.json and speed_quality.png.
 """
 
-import math
 import statistics
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 import torch
 from matplotlib import colormaps
 from matplotlib.figure import Figure
@@ -33,6 +33,7 @@ from eval.benchmarks.contenders import DECODERS, Contender, sample_causal_lm, sa
 from eval.benchmarks.speed import describe_hardware, find_device, time_generation
 from eval.judging import Judge, Sample, format_remarks, make_samples, short_name
 from eval.metrics.sample_entropy.diversity import unigram_entropy
+from eval.scoring import ratio_with_error
 from modeling_aogpt import AOGPTConfig, MDMEncoderConfig
 from modeling_aogpt.tokenization import load_tokenizer
 from modeling_aogpt.validation import check_choice
@@ -205,14 +206,14 @@ def judge_samples(samples: list[Sample], tokenizer: PreTrainedTokenizerBase, jud
     the number of samples of which the judge reads only the first part.
     """
     judged = judge.perplexity(judge.encode(samples, tokenizer), JUDGE_BATCH_SIZE)
-    entropies = [unigram_entropy(sample.ids) for sample in samples]
-    error = statistics.stdev(entropies) / math.sqrt(len(entropies)) if len(entropies) > 1 else None
+    entropies = np.array([unigram_entropy(sample.ids) for sample in samples])
+    entropy, error = ratio_with_error(entropies, np.ones(len(samples)))
     return {
         "perplexity": judged["pooled"],
         "perplexity_error": judged["pooled_standard_error"],
         "unjudged": judged["unjudged"],
         "truncated": judged["truncated"],
-        "entropy": statistics.fmean(entropies),
+        "entropy": entropy,
         "entropy_error": error,
     }
 

@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 
 from common.files import read_json, write_json, write_text
 from common.reports import FINE_TICKS, GREY, label_log_axis, markdown_table, save_figure, style_axes
-from common.results import ORDER_NAMES, read_finished_run
+from common.results import ORDER_KINDS, read_finished_run
 from eval.benchmarks.study_scores import MEASURES, load_scores
 from eval.scoring import estimate, format_estimate
 
@@ -102,7 +102,7 @@ def read_model(folders: Sequence[Path]) -> TrainedModel:
         {kind: scores[kind] for kind in MEASURES},
         {
             kind: ([at for at, _ in points], [scores[kind] for _, scores in points])
-            for kind in ORDER_NAMES
+            for kind in ORDER_KINDS
             if kind in last
         },
         {
@@ -368,7 +368,7 @@ def write_trend(trend: Trend, questions: dict[str, Question], command: str, path
     ]
     kinds = ["left_to_right", *["any_order"] * (len(lines) - 1)]
     scores = [
-        (f"{label}, {ORDER_NAMES[kind]}", [(_size(entry, trend), entry["scores"][kind]) for entry in entries])
+        (f"{label}, {ORDER_KINDS[kind]}", [(_size(entry, trend), entry["scores"][kind]) for entry in entries])
         for kind, (label, entries) in zip(kinds, lines, strict=True)
     ]
     closed = [
@@ -434,14 +434,14 @@ def _plot(results: dict[str, Any], path: Path) -> None:
     figure = Figure(figsize=(13, 3.6 + 0.22 * len(arms)), layout="constrained")
     *held_out, final = figure.subplots(1, 3)
     colors = dict(zip(arms, colormaps["tab10"].colors * len(arms), strict=False))
-    for kind, axes in zip(ORDER_NAMES, held_out, strict=True):
+    for kind, axes in zip(ORDER_KINDS, held_out, strict=True):
         for arm, entry in arms.items():
             if kind in entry["curves"]:
                 _plot_curves(axes, entry["curves"][kind], colors[arm], arm)
         axes.set(xlabel="million training tokens", ylabel="bits per byte")
         axes.set_yscale("log")
         label_log_axis(axes.yaxis, FINE_TICKS)
-        style_axes(axes, f"Held-out text, {ORDER_NAMES[kind]}")
+        style_axes(axes, f"Held-out text, {ORDER_KINDS[kind]}")
     if unigram is not None:
         for axes, draw in zip((*held_out, final), ("axhline", "axhline", "axvline"), strict=True):
             getattr(axes, draw)(unigram, color=GREY, linestyle=":", linewidth=1)

@@ -2,9 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Bits per byte of the final model of a training run, in several kinds of orders, on its held-out text."""
 
-import json
 import math
-from dataclasses import asdict
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -13,19 +11,18 @@ import numpy as np
 import torch
 from datasets import IterableDataset
 
-from common.data import Data, check_data_of_run, evenly_spaced, load_data
-from common.data_arguments import DataArguments
+from common.data import data_options_of_run, evenly_spaced, load_data_of_run, load_data_once
 from common.files import read_json, write_json
 from common.hardware import default_device
 from common.models import Model, load_model
-from common.results import ORDER_NAMES, ORDER_SEED, read_finished_run
+from common.results import ORDER_KINDS, ORDER_SEED, read_finished_run
 from eval.scoring import split_batches
 from modeling_aogpt import DataCollatorForAnyOrderLM
 from modeling_aogpt.orders import random_orders
 from training.arguments import TrainingArguments, order_settings
 
 # Kinds of bits per byte: key in the JSON files, and name in reports.
-MEASURES = {**ORDER_NAMES, "infilling": "a random half, given the other", "own_orders": "training orders"}
+MEASURES = {**ORDER_KINDS, "infilling": "a random half, given the other", "own_orders": "training orders"}
 # Number of sequences per call of `infilling_nats`, which draws the halves. It is the same for all arms, so that they
 # predict the same tokens. (`conditional_log_likelihood` limits the rows of a forward pass.)
 INFILLING_SEQUENCES = 256
@@ -103,9 +100,7 @@ def held_out_rows(folder: Path, count: int | None = None) -> dict[str, list[Any]
         ValueError: If the run is not finished, or if its corpus or tokenizer has changed.
     """
     results, _ = read_finished_run(folder)
-    data = _load_data(_data_of(folder))
-    check_data_of_run(data, folder, results)
-    rows = data.validation
+    rows = load_data_of_run(folder).validation
     numbers = evenly_spaced(len(rows), count or results["evaluations"][-1]["sequences"])
     return rows[numbers] | {"order_seed": numbers}
 
@@ -116,32 +111,17 @@ def unigram_bits_per_byte(folder: Path, rows: dict[str, list[Any]]) -> float | N
 
     One is added to each count. For a streamed corpus, the result is None, because its frequencies are unknown.
     """
-    counts = _count_tokens(_data_of(folder))
+    counts = _count_tokens(data_options_of_run(folder))
     if counts is None:
         return None
     bits = -np.log2((counts + 1) / (counts + 1).sum())
     return float(bits[np.array(rows["input_ids"])].sum() / sum(rows["num_bytes"]))
 
 
-def _data_of(folder: Path) -> str:
-    """Return the data options of a run as JSON, with the name of the tokenizer under which the text is cached."""
-    results, data = read_finished_run(folder)
-    name, initial_model = (results["arguments"].get(key) for key in ("tokenizer", "init_from"))
-    if name is not None and name == initial_model and not Path(name).exists():  # the initial model was moved
-        name = data.tokenizer
-    return json.dumps(asdict(data) | {"tokenizer": name})
-
-
 @lru_cache(maxsize=1)
-def _load_data(arguments: str) -> Data:
-    """Load the data of `DataArguments`, given as JSON. Keep them for the next model."""
-    return load_data(DataArguments(**json.loads(arguments)))
-
-
-@lru_cache(maxsize=1)
-def _count_tokens(arguments: str) -> np.ndarray | None:
+def _count_tokens(options: str) -> np.ndarray | None:
     """Return how often each id occurs in the training sequences, or None if these are streamed."""
-    data = _load_data(arguments)
+    data = load_data_once(options)
     if isinstance(data.train, IterableDataset):
         return None
     batches = split_batches(list(range(len(data.train))), 1000)

@@ -402,9 +402,19 @@ def test_home_folders_are_expanded(config: Path, monkeypatch: pytest.MonkeyPatch
     assert training.output_dir == Path("/home/me/runs/mine")
 
 
+def parse_recipe(path: Path, folder: Path) -> tuple[ModelArguments, DataArguments, TrainingArguments]:
+    """Parse a recipe. If it continues a model, this is a model in `folder`, of which only the configuration exists."""
+    if path.stem not in ("from_causal", "from_causal_trial", "gaps_last"):
+        return parse_arguments([str(path)])
+    with pytest.raises(ValueError, match=r"There is no model '(models/any-order|runs/book)'"):
+        parse_arguments([str(path)])
+    AOGPTConfig(max_position_embeddings=1024).save_pretrained(folder)
+    return parse_arguments([str(path), f"--init_from={folder}"])
+
+
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
-def test_shipped_configurations_are_valid(path: Path) -> None:
-    model, data, training = parse_arguments([str(path)])
+def test_shipped_configurations_are_valid(path: Path, tmp_path: Path) -> None:
+    model, data, training = parse_recipe(path, tmp_path)
     for num_processes in (1, 2, 8):
         accumulation_steps(training, num_processes)
     assert isinstance(data, DataArguments)
@@ -416,8 +426,8 @@ def test_shipped_configurations_are_valid(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
-def test_comments_of_recipes_give_tokens_and_batch_sizes(path: Path) -> None:
-    _, data, training = parse_arguments([str(path)])
+def test_comments_of_recipes_give_tokens_and_batch_sizes(path: Path, tmp_path: Path) -> None:
+    _, data, training = parse_recipe(path, tmp_path)
     ((number, unit),) = re.findall(r"for ([\d.]+) (million|billion)\s+(?:# )?tokens", path.read_text())
     tokens = training.max_steps * training.batch_size * data.sequence_length
     assert tokens == pytest.approx(float(number) * {"million": 1e6, "billion": 1e9}[unit], rel=0.01)

@@ -293,6 +293,8 @@ class AOGPTConfig(PreTrainedConfig):
                 f"`rope_parameters` is {parameters!r}. Its `rope_type` must be one of "
                 f"{', '.join(map(repr, ROPE_TYPES))}, and its `partial_rotary_factor`, if any, must be 1."
             )
+        for name in parameters:
+            check_choice("name in rope_parameters", name, (*ROPE_PARAMETERS, "type"))  # "type" is an older "rope_type"
         for name in ROPE_TYPES[parameters["rope_type"]]:
             check_positive(f"rope_parameters[{name!r}]", parameters.get(name))
         layers = self.no_rope_layers

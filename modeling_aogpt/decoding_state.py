@@ -85,14 +85,6 @@ def leading_indices(counts: torch.LongTensor, device: torch.device) -> Indices:
     return to_device(sequences, device), to_device(columns, device)
 
 
-def raise_not_finite(model: PreTrainedModel) -> None:
-    """Raise a `ValueError` that reports logits which are not finite."""
-    raise ValueError(
-        "The logits are not finite (NaN or infinity), so no token can be drawn. Check the weights and the dtype in "
-        f"which they were loaded ({model.dtype}), and make sure that no logits processor forbids every token."
-    )
-
-
 class DecodingState:
     """
     Base class of decoding states: sequences stored by rank, in which all unmasked ranks come before all masked ranks.
@@ -180,13 +172,19 @@ class DecodingState:
         `num_unmasked` (batch,), on the CPU, is the number of tokens for each sequence. `token_logprobs` (queries,) are
         the log-probabilities of the tokens. `step` is the index of the step.
         """
-        # On an accelerator, this check would make the CPU wait, so `generate` checks there only once, at the end.
-        if token_logprobs.is_cpu and not torch.isfinite(token_logprobs).all():
-            raise_not_finite(self.model)
         self.ids[indices] = tokens
         self.token_logprobs[indices] = token_logprobs
         self.unmasking_steps[indices] = torch.full_like(tokens, step)  # assigning an integer makes the CPU wait
         self.num_context += num_unmasked
+
+    def check_finite(self) -> None:
+        """Raise a `ValueError` if the log-probability of a token is not finite. An accelerator makes the CPU wait."""
+        if not torch.isfinite(self.token_logprobs).all():
+            raise ValueError(
+                "The logits are not finite (NaN or infinity), so no token can be drawn. Check the weights and the "
+                f"dtype in which they were loaded ({self.model.dtype}), and make sure that no logits processor forbids "
+                "every token."
+            )
 
     def reorder(self, ranks: torch.LongTensor) -> None:
         """Permute the ranks: in sequence b, rank `ranks[b, k]` becomes rank k. `ranks` has shape (batch, n)."""

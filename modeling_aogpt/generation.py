@@ -19,7 +19,7 @@ from transformers import PreTrainedConfig
 from transformers.generation import BaseStreamer, GenerationConfig, GenerationMixin, LogitsProcessorList
 from transformers.utils import ModelOutput, logging
 
-from .decoding_state import DecodingState, raise_not_finite
+from .decoding_state import DecodingState
 from .devices import draw_uniform, to_device
 from .generation_config import AnyOrderGenerationConfig
 from .inference import inference_method
@@ -239,6 +239,8 @@ class AnyOrderGenerationMixin(GenerationMixin):
         def after_step() -> None:
             if stops:
                 state.end_after_eos(eos, pad_token_id, in_blocks=not config.is_left_to_right, may_end=may_end)
+            if state.token_logprobs.is_cpu:  # elsewhere, the check would make the CPU wait in every step
+                state.check_finite()
             progress.update()
 
         sampler = self._make_sampler(state, config, eos, logits_processor, generator)
@@ -290,8 +292,7 @@ class AnyOrderGenerationMixin(GenerationMixin):
     def _make_output(
         self, state: DecodingState, sampler: ParallelSampler | SpeculativeSampler, progress: "GenerationProgress"
     ) -> AnyOrderGenerationOutput:
-        if not torch.isfinite(state.token_logprobs).all():
-            raise_not_finite(self)
+        state.check_finite()
         has_drafts = isinstance(sampler, SpeculativeSampler) and sampler.num_drafts > 0
         num_generated = (state.unmasking_steps >= 0).sum(dim=1)
         return AnyOrderGenerationOutput(

@@ -153,7 +153,8 @@ class AnyOrderInfillingMixin:
         excluded = [token for token in eos if token < self.config.num_valid_tokens]
         # The settings are checked first, because all candidates are scored before the last `generate`.
         settings = self._check_settings(generator, tokenizer, kwargs)
-        order = "left_to_right" if settings.is_left_to_right else "confidence"
+        is_left_to_right = isinstance(settings.order, str) and settings.order == "left_to_right"
+        order = "left_to_right" if is_left_to_right else "confidence"
         log_probs = self._score_candidates([list(ids.values()) for ids in candidates], excluded, order)
         best = [list(ids)[int(values.argmax())] for ids, values in zip(candidates, log_probs, strict=True)]
         chosen_ids = [ids[chosen] for ids, chosen in zip(candidates, best, strict=True)]

@@ -70,7 +70,7 @@ def add_mask_token(tokenizer: PreTrainedTokenizerBase) -> PreTrainedTokenizerBas
     last = max(vocabulary.values())
     if tokenizer.mask_token_id != last:
         tokenizer.add_special_tokens({"mask_token": MASK})
-        if tokenizer.mask_token_id != last + 1:
+        if tokenizer.mask_token_id != max(tokenizer.get_vocab().values()):
             cause, hint = "the ids of its other tokens have gaps", "Number the tokens from 0 without gaps."
             if MASK.content in vocabulary:
                 cause, hint = "it is already a token", "Rename that token, or remove it from the vocabulary."

@@ -113,6 +113,7 @@ def test_a_configuration_is_unchanged_by_saving_and_loading() -> None:
         ),
         ({"start_token_id": 60000}, "`start_token_id` must be an id of the vocabulary"),
         ({"rope_parameters": {"rope_theta": 9.0}}, "`rope_parameters` has no effect without"),
+        ({"position_encoding": "rotary", "rope_parameters": {"theta": 9.0}}, "`name in rope_parameters` must be"),
         ({"rope_theta": 9.0}, "`rope_theta` has no effect without `position_encoding='rotary'`"),
         ({"rope_scaling": {"type": "linear", "factor": 2.0}}, "`rope_scaling` has no effect without"),
     ],

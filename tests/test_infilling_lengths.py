@@ -337,6 +337,8 @@ def test_other_types_of_tokenizers_are_errors(model: AOGPTForAnyOrderLM) -> None
     [
         ({}, "confidence"),
         ({"order": "left_to_right"}, "left_to_right"),
+        ({"order": "left_to_right", "stride": 2}, "left_to_right"),
+        ({"order": "left_to_right", "unmasking": "threshold"}, "left_to_right"),
         ({"order": "random"}, "confidence"),
         ({"generation_config": GenerationConfig(do_sample=False)}, "confidence"),
         ({"generation_config": AnyOrderGenerationConfig(order="left_to_right")}, "left_to_right"),

@@ -73,6 +73,19 @@ def test_processors_of_encoders_see_all_tokens_unmasked_before() -> None:
     assert len(set(samples[0].tolist())) == 10
 
 
+@pytest.mark.parametrize("strategy", ["parallel", "speculative"])
+def test_a_processor_may_forbid_every_token_after_the_end_of_the_text(strategy: str) -> None:
+    """Drafts after a drafted end-of-text token have no distribution, and are erased."""
+    model = random_model()
+
+    def forbid(text: torch.LongTensor, logits: torch.Tensor) -> torch.Tensor:
+        return logits.masked_fill(torch.isin(text, torch.tensor([5, 6])).any(dim=1, keepdim=True), float("-inf"))
+
+    for seed in range(10):
+        arguments = {"eos_token_id": [5, 6], "max_new_tokens": 8, "strategy": strategy}
+        model.generate(torch.tensor([[1, 2]]), logits_processor=[forbid], generator=seeded(seed), **arguments)
+
+
 def test_processors_get_masks_at_masked_positions_and_padding() -> None:
     processor = ForbidVisibleTokens()
     inputs = torch.tensor([[1, MASK, 2, MASK, 9]])

@@ -35,6 +35,13 @@ def test_a_mask_with_the_highest_id_is_kept() -> None:
     assert (tokenizer.mask_token, tokenizer.mask_token_id, len(tokenizer)) == ("[MASK]", 4, 5)
 
 
+def test_an_unregistered_mask_with_the_highest_id_is_accepted() -> None:
+    tokenizer = word_tokenizer(eos_token="</s>")
+    tokenizer.add_tokens("<|mask|>")
+    last = len(tokenizer) - 1
+    assert add_mask_token(tokenizer).mask_token_id == last == len(tokenizer) - 1
+
+
 def test_a_pad_token_is_kept(tmp_path: Path) -> None:
     word_tokenizer(eos_token="</s>", pad_token="<pad>").save_pretrained(tmp_path)
     assert load_tokenizer(str(tmp_path)).pad_token_id == 1

@@ -34,6 +34,15 @@ def read_results(folder: Path) -> dict[str, Any] | None:
     return read_json(path, ("arguments", "steps"), "training/pretrain.py") if path.exists() else None
 
 
+def check_is_no_run(output_dir: Path) -> None:
+    """Raise a `ValueError` if results would replace those of a training run."""
+    if (output_dir / "tokenizer").is_dir():
+        raise ValueError(
+            f"`output_dir` ({output_dir}) is the folder of a training run, whose results.json would be replaced. "
+            "Choose another folder."
+        )
+
+
 def trained_length(model: str | Path) -> int | None:
     """Return the `sequence_length` of the run whose model folder is `model`, or None if it is not part of a run."""
     model = Path(model).absolute()  # "." has no name

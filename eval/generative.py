@@ -33,7 +33,7 @@ from common.hardware import hardware, versions
 from common.models import find_model, identity_of_weights, load_model, read_config
 from common.processes import start_accelerator
 from common.reports import MARKERS, save_figure, style_axes
-from common.results import default_length
+from common.results import check_is_no_run, default_length
 from eval.judging import Judge, Sample, make_samples, short_name
 from eval.metrics.sample_entropy.diversity import distinct, unigram_entropy
 from eval.tables import GENERATIVE, GENERATIVE_STEPS, generative_table
@@ -224,6 +224,7 @@ def _make_cells(name: str, arguments: GenerativeArguments) -> Iterator[Cell]:
 def generative(models: Sequence[str], arguments: GenerativeArguments) -> list[dict[str, Any]]:
     """Generate the samples that are missing, judge all samples, and return a dictionary of results for each cell."""
     folder, dtype = arguments.output_dir, getattr(torch, arguments.dtype)
+    check_is_no_run(folder)
     accelerator = start_accelerator()
     if accelerator.num_processes > 1:
         raise ValueError(

@@ -34,7 +34,7 @@ from common.files import make_folder, write_json, write_text
 from common.hardware import default_device, versions
 from common.models import Model, load_model
 from common.reports import markdown_table, with_error
-from common.results import read_finished_run
+from common.results import check_is_no_run, read_finished_run
 from common.tokenization import num_unpadded, to_bytes
 from eval.scoring import ratio_with_error, wilson_interval
 from modeling_aogpt.tokenization import load_tokenizer
@@ -440,6 +440,7 @@ def main(argv: list[str]) -> None:
             f"`max_length` ({options.max_length}) must be at least `max_gap` ({options.max_gap}), because the right "
             "length of every gap must be tried. Increase `max_length`."
         )
+    check_is_no_run(options.output_dir)
     with make_folder(options.output_dir):  # first, so that a wrong folder is an error before the long measurements
         gaps = [held_out_gaps(folder, options) for folder in others.runs]
         for folder, other in zip(others.runs, gaps, strict=True):

@@ -37,6 +37,7 @@ from common.files import make_folder, read_json, write_json, write_text
 from common.hardware import default_device, device_name, versions
 from common.models import Model, load_model
 from common.reports import markdown_table, save_animation, save_figure, style_axes
+from common.results import check_is_no_run
 from eval.recipes import (
     COLORS,
     INK,
@@ -478,6 +479,7 @@ def main(argv: list[str]) -> None:
         )
     recipes = group_by_recipe([*included, *runs])
     check_decodings(included, runs, options.decodings)
+    check_is_no_run(options.output_dir)
     with make_folder(options.output_dir):  # first, so that a wrong folder is an error before the long measurements
         for run in runs:
             run |= solve(run, options)

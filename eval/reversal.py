@@ -25,6 +25,7 @@ from common.files import make_folder, write_json, write_text
 from common.hardware import default_device, versions
 from common.models import load_model
 from common.reports import markdown_table, save_figure, style_axes
+from common.results import check_is_no_run
 from eval.recipes import (
     COLORS,
     describe_recipe,
@@ -163,6 +164,7 @@ def main(argv: list[str]) -> None:
     options, others = parser.parse(argv)
     recipes = group_by_recipe([read_run(folder, ["facts"]) for folder in others.runs])
     folder = options.output_dir
+    check_is_no_run(folder)
     with make_folder(folder):  # first, so that a wrong folder is an error before the measurements
         for run in (run for runs in recipes.values() for run in runs):
             run["right"] = answer(run)

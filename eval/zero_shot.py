@@ -34,7 +34,7 @@ from common.files import write_json
 from common.hardware import hardware, versions
 from common.models import find_model, identity_of_weights, longest_sequence
 from common.processes import in_turn, start_accelerator
-from common.results import default_length
+from common.results import check_is_no_run, default_length
 from common.sequences import encode_documents, pad, total
 from common.tokenization import vocabulary_arguments
 from eval.protocols import (
@@ -366,6 +366,7 @@ def output_paths(model_name: str, identity: str | None, arguments: ScoringArgume
     path = Path(model_name)
     name = f"{path.resolve().parent.name}-{path.name}" if path.is_dir() else model_name.replace("/", "--")
     folder = arguments.output_dir or Path("runs/zero_shot") / f"{name}-{digest}"
+    check_is_no_run(folder)
     return folder / "results.json", folder / f".{digest}.unfinished"
 
 

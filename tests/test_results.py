@@ -6,7 +6,7 @@ import pytest
 
 from common.data_arguments import DataArguments
 from common.files import write_json
-from common.results import read_finished_run, read_results, trained_length
+from common.results import check_is_no_run, read_finished_run, read_results, trained_length
 
 
 def test_only_finished_runs_have_results(tmp_path: Path) -> None:
@@ -18,6 +18,13 @@ def test_only_finished_runs_have_results(tmp_path: Path) -> None:
     assert read_results(tmp_path) == results
     assert read_finished_run(tmp_path) == (results, DataArguments(packing="documents", tokenizer=f"{tmp_path}/model"))
     assert [path.name for path in tmp_path.iterdir()] == ["results.json"]
+
+
+def test_results_of_a_run_are_not_replaced(tmp_path: Path) -> None:
+    check_is_no_run(tmp_path)
+    (tmp_path / "tokenizer").mkdir()
+    with pytest.raises(ValueError, match=r"is the folder of a training run, whose results\.json would be replaced"):
+        check_is_no_run(tmp_path)
 
 
 def test_the_trained_length_of_a_model_is_that_of_its_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -31,7 +31,7 @@ from common.commands import Parser, one_line_errors, option
 from common.corpora import BUILT_IN
 from common.files import atomic_folder, check_empty_folder
 from common.models import Model, identity_of_weights, load_model
-from common.results import read_finished_run
+from common.results import read_finished_run, trained_length
 from model_cards.card import read_facts, render_card
 from model_cards.measurements import (
     check_labels,
@@ -85,7 +85,7 @@ def stage(source: Path, repo_id: str, folder: Path, arguments: PublishArguments)
     Write the files of a repository: weights in safetensors, configurations, code, tokenizer, licence and card.
 
     Args:
-        source: A finished run of training/pretrain.py, or a model folder.
+        source: A finished run of training/pretrain.py, its model folder, or another model folder.
         repo_id: Name of the repository on the Hub.
         folder: Folder to write. If an error occurs, nothing is written.
         arguments: Options of the command.
@@ -95,6 +95,8 @@ def stage(source: Path, repo_id: str, folder: Path, arguments: PublishArguments)
             if the card or the results cannot be read, or belong to another model; or if `folder` is not empty.
     """
     check_empty_folder(folder)
+    if trained_length(source) is not None:  # `source` is the model folder of a run
+        source = source.absolute().parent
     run = source if (source / "model").is_dir() else None
     model_folder = source / "model" if run else source
     run_results = read_finished_run(run)[0] if run else None

@@ -121,6 +121,13 @@ def test_the_card_shows_the_measurements_of_the_run(staged: Path) -> None:
     assert card.text.count('padding="max_length", max_length=16, return_tensors') == 2
 
 
+def test_the_model_folder_of_a_run_gets_the_card_of_the_run(staged: Path, run: Path, tmp_path: Path) -> None:
+    copied = Path(shutil.copytree(run, tmp_path / "run"))
+    (copied / "tokenizer").mkdir(exist_ok=True)  # all runs have it
+    stage(copied / "model", tmp_path / "staged", card="quickstart")
+    assert (tmp_path / "staged" / "README.md").read_text() == (staged / "README.md").read_text()
+
+
 def test_examples_of_the_card_have_the_length_of_the_training(run: Path, tmp_path: Path) -> None:
     copied = Path(shutil.copytree(run, tmp_path / "run"))
     results = json.loads((run / "results.json").read_text())

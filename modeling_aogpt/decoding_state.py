@@ -34,9 +34,9 @@ VALUES_BY_RANK = ("ids", "orders", "positions", "blocks", "unmasking_steps", "to
 # packing takes.
 MIN_PASSES_TO_PREPARE = 32
 
-# A generation that is expected to take at least this number of passes uses cuDNN attention in recorded passes. On an
-# NVIDIA H200, cuDNN takes 50 to 110 ms to prepare for a shape that is new to the process. For AO-GPT small, it then
-# saves about 0.5 ms per pass.
+# Recorded passes use the attention kernels of cuDNN if the generation is expected to take at least this number of
+# passes. On an NVIDIA H200, cuDNN takes 50 to 110 ms to prepare for a shape that is new to the process. For AO-GPT
+# small, it then saves about 0.5 ms per pass.
 MIN_PASSES_FOR_CUDNN = 256
 
 # Limits of a recorded pass, over all sequences: its rows, and the slots of the cache. Beyond them, the GPU takes longer
@@ -256,7 +256,7 @@ class DecodingState:
         return self.expects_recordings and num_rows <= MAX_RECORDED_ROWS
 
     def _plan_recordings(self, num_passes: int) -> None:
-        """Decide how to run later passes of a generation that is expected to take `num_passes` passes."""
+        """Decide whether to record passes, and with which attention, if `num_passes` passes are expected in all."""
         self.expects_recordings = num_passes >= MIN_PASSES_TO_PREPARE
         self._recordings.use_cudnn = num_passes >= MIN_PASSES_FOR_CUDNN
 

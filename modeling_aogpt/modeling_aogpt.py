@@ -994,16 +994,15 @@ class AOGPTForCausalLM(AOGPTWithHead, GenerationMixin):
 
     def prepare_inputs_for_generation(self, input_ids: torch.LongTensor, **kwargs: Any) -> dict[str, Any]:
         """Prepare inputs as in Transformers, and raise a `ValueError` if no position is left for the next token."""
-        length, mask, cache = input_ids.shape[1], kwargs.get("attention_mask"), kwargs.get("past_key_values")
-        if kwargs.get("is_first_iteration") and (mask is None or mask.shape == input_ids.shape):
+        mask, is_first = kwargs.get("attention_mask"), kwargs.get("is_first_iteration")
+        if is_first and (mask is None or mask.shape == input_ids.shape):
             warn_if_started(self.config, input_ids, mask)
-        if length >= self.config.max_position_embeddings:  # only then, as reading a mask makes the CPU wait
-            num_cached = 0 if cache is None else int(cache.get_seq_length())
-            # Several new tokens after a cache are drafts of assisted generation. The last draft may be at the last
+        if (position_ids := kwargs.get("position_ids")) is not None:
+            # After the prompt, several new tokens are drafts of assisted generation. The last draft may be at the last
             # position of the model, because no token has to follow it.
-            verifies_drafts = num_cached > 0 and length - num_cached > 1
-            last = length if mask is None else int(mask.sum(dim=-1).max())
-            self._check_position(last - 1 if verifies_drafts else last)
+            verifies_drafts = is_first is False and kwargs.get("next_sequence_length") != 1
+            last = int(position_ids.max())
+            self._check_position(last if verifies_drafts else last + 1)
         return super().prepare_inputs_for_generation(input_ids, **kwargs)
 
     def _prepare_position_ids(

@@ -158,6 +158,28 @@ def test_generating_more_tokens_than_there_are_positions_is_an_error(causal: AOG
     assert causal.generate(prompt, attention_mask=mask, max_length=13).shape == (1, 13)
 
 
+@pytest.mark.parametrize("prefill", ["whole", "chunks", "filled cache", "new tokens after a filled cache"])
+def test_a_prompt_that_fills_all_positions_is_an_error(causal: AOGPTForCausalLM, prefill: str) -> None:
+    """However the prompt is run: in chunks, or after a cache that already holds its first tokens."""
+    prompt = torch.arange(12)[None] % 8
+    for length in (11, 12):
+        ids, mask = prompt[:, :length], torch.ones(1, length, dtype=torch.long)
+        settings = {"prefill_chunk_size": 5} if prefill == "chunks" else {}
+        if "cache" in prefill:
+            settings["past_key_values"] = causal(ids[:, :8], use_cache=True).past_key_values
+        if prefill.startswith("new"):
+            ids = ids[:, 8:]
+        if length == 11:
+            expected = causal(prompt[:, :length]).logits[:, -1].argmax(dim=-1)
+            assert (
+                causal.generate(ids, attention_mask=mask, max_new_tokens=1, do_sample=False, **settings)[0, -1]
+                == expected
+            )
+            continue
+        with pytest.raises(ValueError, match="at position 12, but the last position of this model is 11"):
+            causal.generate(ids, attention_mask=mask, max_new_tokens=1, do_sample=False, **settings)
+
+
 def test_inputs_that_are_not_allowed_are_errors(causal: AOGPTForCausalLM) -> None:
     with pytest.raises(ValueError, match="13 tokens per sequence"):
         causal(torch.zeros(1, 13, dtype=torch.long))

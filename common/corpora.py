@@ -439,7 +439,8 @@ def load_files(
         raise ValueError(
             f"`sample_by` can only be set for plain text, but {files[0]} is read as {builders[0]}. Remove `sample_by`."
         )
-    options: dict[str, Any] = {"sample_by": sample_by} if builders == ["text"] else {}
+    # The codec utf-8-sig skips the byte-order mark at which some files start.
+    options: dict[str, Any] = {"sample_by": sample_by, "encoding": "utf-8-sig"} if builders == ["text"] else {}
     if builders == ["csv"]:
         separators = {"\t" if ".tsv" in Path(file).suffixes else "," for file in map(str.lower, files)}
         if len(separators) > 1:

@@ -74,13 +74,17 @@ def load_data(arguments: DataArguments) -> Data:
         tokenizer = train_tokenizer(texts, arguments.vocab_size)
     else:
         tokenizer = load_tokenizer(arguments.tokenizer)
+        if arguments.vocab_size != DataArguments.vocab_size:
+            logger.info("`vocab_size` (%d) has no effect, because `tokenizer` is set.", arguments.vocab_size)
 
     # The validation split is made first: it is small, and if it has errors, they are found early.
     validation_rows, validation_facts = _make_sequences(validation, "validation", tokenizer, arguments)
     train_rows, train_facts = _make_sequences(train, "train", tokenizer, arguments)
     num_rows = len(train.rows) + (0 if validation.rows is train.rows else len(validation.rows))
+    if num_empty := num_rows - train_facts["documents"] - validation_facts["documents"]:
+        logger.info("%d of %d documents of the corpus have no text, and are skipped.", num_empty, num_rows)
     facts = _make_facts(arguments, train_facts, validation_facts) | {
-        "empty_documents": num_rows - train_facts["documents"] - validation_facts["documents"],
+        "empty_documents": num_empty,
         "bytes_per_token": round(train_facts["bytes"] / train_facts["tokens"], 3),
     }
     return Data(arguments, train_rows, validation_rows, tokenizer, facts)

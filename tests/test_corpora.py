@@ -115,6 +115,14 @@ def test_names_of_files_are_not_patterns(tmp_path: Path) -> None:
     assert [row["text"] for row in load_files([str(path)], streaming=True)] == ["one"]
 
 
+@pytest.mark.parametrize("suffix", [".txt", ".csv", ".jsonl"])
+def test_a_byte_order_mark_is_not_text(suffix: str, tmp_path: Path) -> None:
+    content = {".txt": "one\n", ".csv": "text\none\n", ".jsonl": '{"text": "one"}\n'}[suffix]
+    (path := tmp_path / f"a{suffix}").write_text(content, encoding="utf-8-sig")
+    assert load_files([str(path)])["text"][:] == ["one"]
+    assert [row["text"] for row in load_files([str(path)], streaming=True)] == ["one"]
+
+
 def test_a_changed_file_with_an_old_time_is_read_again(tmp_path: Path) -> None:
     """`datasets` identifies files by names and times. In some archives, all files have the same time."""
     path = tmp_path / "a.txt"

@@ -128,10 +128,21 @@ def test_wrong_context_marks_are_refused(arguments: DataArguments, marks: str, p
         replace(arguments, packing=packing, context_marks=marks)
 
 
-def test_empty_documents_are_counted(arguments: DataArguments) -> None:
-    facts = load_data(arguments).facts
+def test_empty_documents_are_counted(arguments: DataArguments, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level("INFO"):
+        facts = load_data(arguments).facts
+    assert f"2 of {len(LINES) + 2} documents of the corpus have no text, and are skipped." in caplog.text
     assert facts["empty_documents"] == 2
     assert facts["train"]["documents"] + facts["validation"]["documents"] == len(LINES)
+
+
+def test_a_vocabulary_size_without_effect_is_reported(
+    arguments: DataArguments, caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    load_data(arguments).tokenizer.save_pretrained(tmp_path / "tokenizer")
+    with caplog.at_level("INFO"):
+        load_data(replace(arguments, tokenizer=str(tmp_path / "tokenizer")))
+    assert "`vocab_size` (300) has no effect, because `tokenizer` is set." in caplog.text
 
 
 def test_sources_of_local_files(arguments: DataArguments, tmp_path: Path) -> None:

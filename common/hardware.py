@@ -11,7 +11,7 @@ import time
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import psutil
 import torch
@@ -19,22 +19,29 @@ from accelerate import Accelerator
 
 PACKAGES = ("torch", "transformers", "accelerate", "datasets", "tokenizers", "safetensors", "numpy")
 
-# Peak FLOPS in bfloat16 and float16 with float32 accumulation and without sparsity, from NVIDIA's data sheets. (Some
-# data sheets list the peak with sparsity, which is twice as high.) The keys are full names, because variants of a GPU
-# and MIG slices differ.
-PEAK_FLOPS = {
-    "NVIDIA A100-SXM4-40GB": 312e12,
-    "NVIDIA A100-SXM4-80GB": 312e12,
-    "NVIDIA A100-PCIE-40GB": 312e12,
-    "NVIDIA A100 80GB PCIe": 312e12,
-    "NVIDIA H100 80GB HBM3": 989.4e12,  # SXM
-    "NVIDIA H100 PCIe": 756e12,
-    "NVIDIA H200": 989.4e12,
-    "NVIDIA H800": 989.4e12,
-    "NVIDIA H20": 148e12,
-    "NVIDIA B200": 2250e12,
-    "NVIDIA L40S": 362e12,
-    "NVIDIA GeForce RTX 4090": 165.2e12,
+
+class GPU(NamedTuple):
+    """Peak FLOPS in bfloat16 and float16 with float32 accumulation and without sparsity, and memory in GB."""
+
+    peak_flops: float
+    memory: float
+
+
+# From NVIDIA's data sheets. (Some data sheets list the peak with sparsity, which is twice as high.) The keys are full
+# names, because variants of a GPU and MIG slices differ.
+GPUS = {
+    "NVIDIA A100-SXM4-40GB": GPU(312e12, 40),
+    "NVIDIA A100-SXM4-80GB": GPU(312e12, 80),
+    "NVIDIA A100-PCIE-40GB": GPU(312e12, 40),
+    "NVIDIA A100 80GB PCIe": GPU(312e12, 80),
+    "NVIDIA H100 80GB HBM3": GPU(989.4e12, 80),  # SXM
+    "NVIDIA H100 PCIe": GPU(756e12, 80),
+    "NVIDIA H200": GPU(989.4e12, 141),
+    "NVIDIA H800": GPU(989.4e12, 80),
+    "NVIDIA H20": GPU(148e12, 96),
+    "NVIDIA B200": GPU(2250e12, 180),
+    "NVIDIA L40S": GPU(362e12, 48),
+    "NVIDIA GeForce RTX 4090": GPU(165.2e12, 24),
 }
 
 
@@ -102,13 +109,14 @@ def peak_flops(device: torch.device, mixed_precision: str) -> float | None:
     Return the peak FLOPS of a device, or None if they are not known.
 
     On a CPU, the speed of float32 matrix products is measured. On a GPU in 16-bit precision, the result is the entry of
-    the GPU in `PEAK_FLOPS`.
+    the GPU in `GPUS`.
     """
     if device.type == "cpu":
         return product_speed()
     if device.type != "cuda" or mixed_precision not in ("bf16", "fp16"):
         return None
-    return PEAK_FLOPS.get(torch.cuda.get_device_name(device))
+    gpu = GPUS.get(torch.cuda.get_device_name(device))
+    return None if gpu is None else gpu.peak_flops
 
 
 def product_speed() -> float:

@@ -43,18 +43,18 @@ def check_is_no_run(output_dir: Path) -> None:
         )
 
 
-def trained_length(model: str | Path) -> int | None:
-    """Return the `sequence_length` of the run whose model folder is `model`, or None if it is not part of a run."""
+def settings_of_run(model: str | Path) -> dict[str, Any]:
+    """Return the settings of the run whose model folder is `model`. They are empty if it is not part of a run."""
     model = Path(model).absolute()  # "." has no name
     run = model.parent
     is_of_run = model.name == "model" and (run / "tokenizer").is_dir()
     results = read_results(run) if is_of_run else None
-    return None if results is None else results["arguments"]["sequence_length"]
+    return {} if results is None else results["arguments"]
 
 
 def default_length(model: str, config: PreTrainedConfig) -> int | None:
-    """Return `trained_length` or, for a model that is not part of a run, the maximum length in its configuration."""
-    return trained_length(model) or longest_sequence(config)
+    """Return the `sequence_length` of the run or, for other models, the maximum length in the configuration."""
+    return settings_of_run(model).get("sequence_length") or longest_sequence(config)
 
 
 def read_finished_run(folder: Path) -> tuple[dict[str, Any], DataArguments]:

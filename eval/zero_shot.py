@@ -34,7 +34,7 @@ from common.files import write_json
 from common.hardware import hardware, versions
 from common.models import find_model, identity_of_weights, longest_sequence
 from common.processes import in_turn, start_accelerator
-from common.results import check_is_no_run, default_length
+from common.results import check_is_no_run, default_length, settings_of_run
 from common.sequences import encode_documents, pad, total
 from common.tokenization import vocabulary_arguments
 from eval.protocols import (
@@ -72,10 +72,11 @@ class ScoringArguments(Options):
     sample_by: SampleBy = option(
         "line", "Part of a plain text file that is one document; `document` means a whole file."
     )
-    packing: Literal["packed", "documents"] = option(
-        "packed",
+    packing: Literal["packed", "documents"] | None = option(
+        None,
         "packed: concatenate the documents of text files, and cut the result into sequences. documents: one document "
-        "per sequence, padded with end-of-text, for models that were trained on such sequences.",
+        "per sequence, padded with end-of-text, for models that were trained on such sequences. Defaults to that of "
+        "the run or, for other models, to packed.",
     )
     datasets: list[str] = option([], f"Benchmark datasets to score: {', '.join(EVALUATION_SETS)}.")
     protocol: Literal["published", "clean"] = option(
@@ -176,8 +177,9 @@ def zero_shot(
                 f"`sequence_length` must be at least 2, but is {length}. In the published protocol, a causal model "
                 "does not score the first token of a sequence."
             )
+    packing = arguments.packing or settings_of_run(model_name).get("packing", "packed")
     with in_turn(accelerator):
-        texts: Texts = dict(_load_all(arguments, tokenizer, length, isinstance(scorer, CausalScorer)))
+        texts: Texts = dict(_load_all(arguments, tokenizer, packing, length, isinstance(scorer, CausalScorer)))
 
     published = published_precisions(scorer.model.config)
     default_precisions = published if is_published else dict.fromkeys(MEASURES, "no")
@@ -314,13 +316,13 @@ def choose_length(model: PreTrainedModel, arguments: ScoringArguments, default: 
 
 
 def _load_all(
-    arguments: ScoringArguments, tokenizer: PreTrainedTokenizerBase, length: int, is_causal: bool
+    arguments: ScoringArguments, tokenizer: PreTrainedTokenizerBase, packing: str, length: int, is_causal: bool
 ) -> Iterator[tuple[str, tuple[list[dict[str, Any]], dict[str, Any]]]]:
     """Load all texts, and yield the items (key, value) of `Texts`."""
     if arguments.text_file:
         texts = keep_text(load_files(arguments.text_file, arguments.sample_by), arguments.text_column)
-        rows, facts = _make_rows(texts, tokenizer, arguments.packing, length, is_causal)
-        yield TEXT_FILES, (rows, {"files": arguments.text_file, "packing": arguments.packing} | facts)
+        rows, facts = _make_rows(texts, tokenizer, packing, length, is_causal)
+        yield TEXT_FILES, (rows, {"files": arguments.text_file, "packing": packing} | facts)
     for name in arguments.datasets:
         texts = load_texts(name, arguments.data_dir, arguments.split)
         rows, facts = _make_rows(texts, tokenizer, arguments.protocol, length, is_causal)

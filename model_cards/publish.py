@@ -31,7 +31,7 @@ from common.commands import Parser, one_line_errors, option
 from common.corpora import BUILT_IN
 from common.files import atomic_folder, check_empty_folder
 from common.models import Model, identity_of_weights, load_model
-from common.results import read_finished_run, trained_length
+from common.results import read_finished_run, settings_of_run
 from model_cards.card import read_facts, render_card
 from model_cards.measurements import (
     check_labels,
@@ -95,7 +95,7 @@ def stage(source: Path, repo_id: str, folder: Path, arguments: PublishArguments)
             if the card or the results cannot be read, or belong to another model; or if `folder` is not empty.
     """
     check_empty_folder(folder)
-    if trained_length(source) is not None:  # `source` is the model folder of a run
+    if settings_of_run(source):  # `source` is the model folder of a run
         source = source.absolute().parent
     run = source if (source / "model").is_dir() else None
     model_folder = source / "model" if run else source

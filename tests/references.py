@@ -100,11 +100,11 @@ def save_judge(folder: Path, tokenizer: PreTrainedTokenizerBase, longest: int = 
     return str(folder)
 
 
-def make_run(model_folder: str, sequence_length: int) -> None:
-    """Make the parent of a folder `model` the folder of a finished run with this `sequence_length`."""
+def make_run(model_folder: str, sequence_length: int, **settings: object) -> None:
+    """Make the parent of a folder `model` the folder of a finished run with these settings."""
     run = Path(model_folder).parent
     (run / "tokenizer").mkdir()
-    write_json(run / "results.json", {"arguments": {"sequence_length": sequence_length}, "steps": 1})
+    write_json(run / "results.json", {"arguments": {"sequence_length": sequence_length, **settings}, "steps": 1})
 
 
 def causal_nats(judge: str, ids: list[int]) -> float:

@@ -48,6 +48,7 @@ def test_estimate_of_the_papers_medium_run(
     assert rows["machine"] == "8 x NVIDIA H200, 8 passes per step"
     assert rows["time"] == f"{days:.1f} days without evaluations"
     assert rows["speed"] == f"{500_000 / days / 24:,.0f} steps per hour at 50% MFU"
+    assert rows["memory per GPU"].endswith(" of 141 GB")
     assert rows["disk"] == "8 checkpoints of 6.8 GB, model of 1.7 GB; 100 GB are free"
     assert not (tmp_path / "run").exists()
 

@@ -6,7 +6,7 @@ import pytest
 
 from common.data_arguments import DataArguments
 from common.files import write_json
-from common.results import check_is_no_run, read_finished_run, read_results, trained_length
+from common.results import check_is_no_run, read_finished_run, read_results, settings_of_run
 
 
 def test_only_finished_runs_have_results(tmp_path: Path) -> None:
@@ -27,16 +27,16 @@ def test_results_of_a_run_are_not_replaced(tmp_path: Path) -> None:
         check_is_no_run(tmp_path)
 
 
-def test_the_trained_length_of_a_model_is_that_of_its_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_settings_of_a_model_are_those_of_its_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_json(tmp_path / "results.json", {"arguments": {"sequence_length": 8}, "steps": 3})
-    assert trained_length("some/model") is None
-    assert trained_length(tmp_path / "model") is None  # results of another command
+    assert settings_of_run("some/model") == {}
+    assert settings_of_run(tmp_path / "model") == {}  # results of another command
     (tmp_path / "tokenizer").mkdir()
-    assert trained_length(f"{tmp_path}/model") == 8
-    assert trained_length(tmp_path / "other") is None
+    assert settings_of_run(f"{tmp_path}/model") == {"sequence_length": 8}
+    assert settings_of_run(tmp_path / "other") == {}
     (tmp_path / "model").mkdir()
     monkeypatch.chdir(tmp_path / "model")
-    assert trained_length(".") == 8
+    assert settings_of_run(".") == {"sequence_length": 8}
 
 
 @pytest.mark.parametrize(

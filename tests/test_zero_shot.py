@@ -414,13 +414,17 @@ def test_default_length_is_the_models_and_at_most_a_block_for_data_sets() -> Non
     ]
 
 
-@pytest.mark.parametrize(("chosen", "expected"), [([], 6), (["--sequence_length", "9"], 9)])
-def test_default_length_is_that_of_the_run(
-    chosen: list[str], expected: int, folder: str, arguments: ScoringArguments, tmp_path: Path
+@pytest.mark.parametrize(
+    ("chosen", "expected"),
+    [([], (11, "documents")), (["--sequence_length", "9", "--packing", "packed"], (9, "packed"))],
+)
+def test_default_length_and_packing_are_those_of_the_run(
+    chosen: list[str], expected: tuple[int, str], folder: str, arguments: ScoringArguments, tmp_path: Path
 ) -> None:
-    make_run(folder, 6)
+    make_run(folder, 11, packing="documents")
     main([folder, "--text-file", *arguments.text_file, "--output_dir", str(tmp_path / "out"), *chosen])
-    assert json.loads((tmp_path / "out/results.json").read_text())["sequence_length"] == expected
+    results = json.loads((tmp_path / "out/results.json").read_text())
+    assert (results["sequence_length"], text_results(results)["packing"]) == expected
 
 
 def test_unconnected_processes_are_an_error(

@@ -21,7 +21,7 @@ from transformers import AutoModel
 from common.commands import Options, Parser, one_line_errors, option
 from common.data_arguments import DataArguments
 from common.files import free_space, read_yaml
-from common.hardware import PEAK_FLOPS
+from common.hardware import GPUS
 from common.models import Model, read_config
 from common.reports import markdown_table
 from common.tokenization import vocabulary_arguments
@@ -47,8 +47,8 @@ class Arguments(Options):
 
     launch: Path = option(ROOT / "training" / "accelerate" / "ddp.yaml", "Launch file of Accelerate.")
     num_processes: int | None = option(None, "Number of GPUs; defaults to that in `launch`.", least=1)
-    gpu: str = option("H100 80GB", f"Name of the GPU, or whole words of it. Known GPUs: {', '.join(PEAK_FLOPS)}.")
-    gpu_memory: float = option(80.0, "Memory of each GPU, in GB.", least=0)
+    gpu: str = option("H100 80GB", f"Name of the GPU, or whole words of it. Known GPUs: {', '.join(GPUS)}.")
+    gpu_memory: float | None = option(None, "Memory of each GPU, in GB; defaults to that of `gpu`.", least=0)
     mfu: float = option(0.4, "Assumed fraction of the GPU's peak FLOPS in 16-bit precision.", least=1e-3, below=1)
 
 
@@ -78,15 +78,17 @@ def estimate_run(
     """Return the estimated quantities by name, and one sentence for each resource (memory, disk) that is too small."""
     launch = read_launch(options)
     num_processes = launch["num_processes"]
-    gpus = [name for name in PEAK_FLOPS if re.search(rf"\b{re.escape(options.gpu)}\b", name)]  # not H200 for H20
+    gpus = [name for name in GPUS if re.search(rf"\b{re.escape(options.gpu)}\b", name)]  # not H200 for H20
     if not gpus:
-        raise ValueError(f"`gpu` must be whole words of one of {', '.join(PEAK_FLOPS)}, but is {options.gpu!r}.")
+        raise ValueError(f"`gpu` must be whole words of one of {', '.join(GPUS)}, but is {options.gpu!r}.")
+    gpu = GPUS[gpus[0]]
+    available = gpu.memory if options.gpu_memory is None else options.gpu_memory
     with torch.device("meta"):
         model = AutoModel.from_config(config)
     passes = accumulation_steps(training, num_processes)
     batch_tokens = training.batch_size * data.sequence_length
     step_flops = batch_tokens * flops_per_token(config, data.sequence_length)
-    seconds = step_flops / (num_processes * PEAK_FLOPS[gpus[0]] * options.mfu)
+    seconds = step_flops / (num_processes * gpu.peak_flops * options.mfu)
     hours = training.max_steps * seconds / 3600
     memory = device_memory(model, batch_tokens // passes // num_processes, training, launch)
     disk, is_free = disk_space(model.num_parameters(), training)
@@ -97,11 +99,11 @@ def estimate_run(
         "machine": f"{num_processes} x {gpus[0]}, {passes} {'pass' if passes == 1 else 'passes'} per step",
         "speed": f"{3600 / seconds:,.0f} steps per hour at {options.mfu:.0%} MFU",
         "time": (f"{hours:,.1f} hours" if hours < 24 else f"{hours / 24:,.1f} days") + " without evaluations",
-        "memory per GPU": f"{memory / 1e9:,.1f} of {options.gpu_memory:g} GB",
+        "memory per GPU": f"{memory / 1e9:,.1f} of {available:g} GB",
         "disk": disk,
     }
     problems = []
-    if memory > options.gpu_memory * 1e9:
+    if memory > available * 1e9:
         problems.append(
             "Memory: decrease `per_device_batch_size`, set `activation_checkpointing` to selective or full, or shard "
             "the weights (`--launch training/accelerate/fsdp2.yaml`)."

@@ -35,12 +35,14 @@ def find_cards() -> dict[str, tuple[Path, str | None]]:
     return cards
 
 
-def read_facts(card: str) -> dict[str, Any]:
+def read_facts(card: str, default: str = "default") -> dict[str, Any]:
     """
-    Return the facts of a card as a dictionary. Facts that are not in its file are taken from `default.yaml`.
+    Return the facts of a card as a dictionary.
 
     Args:
         card: Name of a card in this folder, or path of a YAML file.
+        default: Name of the card from which facts are taken that are not in the file of `card`. Facts that are in
+            neither are taken from `default.yaml`.
 
     Raises:
         ValueError: If there is no such card, its file cannot be read, or the file has unknown keys.
@@ -49,7 +51,7 @@ def read_facts(card: str) -> dict[str, Any]:
     path, size = cards.get(card, (Path(card), None))
     if not path.is_file():
         raise ValueError(f"There is no card {card!r}. Choose one of {', '.join(cards)}, or pass a YAML file.")
-    facts, own = read_yaml(HERE / "default.yaml"), read_yaml(path)
+    facts, own = read_yaml(HERE / "default.yaml") | read_yaml(HERE / f"{default}.yaml"), read_yaml(path)
     allowed = ", ".join(sorted(FACTS))
     if not isinstance(own, dict):
         raise ValueError(f"{path} must contain lines of the form `key: value`. Allowed keys are {allowed}.")
@@ -59,7 +61,15 @@ def read_facts(card: str) -> dict[str, Any]:
     facts |= own | own_size | {"hyperparameters": hyperparameters}
     if unknown := sorted(facts.keys() - FACTS):
         raise ValueError(f"{path} has unknown keys: {', '.join(unknown)}. Remove them. Allowed keys are {allowed}.")
-    return {name: fact.replace("{size}", size or "") if isinstance(fact, str) else fact for name, fact in facts.items()}
+    values = {"size": size or "", "license": str(facts["license"])}
+    return {name: _fill_in(fact, values) for name, fact in facts.items()}
+
+
+def _fill_in(fact: Any, values: dict[str, str]) -> Any:
+    """Return a fact with the placeholders `{name}` in its text replaced by `values`."""
+    for name, value in values.items():
+        fact = fact.replace(f"{{{name}}}", value) if isinstance(fact, str) else fact
+    return fact
 
 
 def render_card(
@@ -136,15 +146,11 @@ def _fill_in_source(facts: dict[str, Any], config: AOGPTConfig) -> dict[str, Any
         return facts
     name, architectures = source.get("_name_or_path"), source.get("architectures") or [source["model_type"]]
     values = {
-        "{source}": f"a local `{architectures[0]}`" if name is None else f"[{name}](https://huggingface.co/{name})",
-        "{source_license}": source.get("license", "unknown"),
+        "source": f"a local `{architectures[0]}`" if name is None else f"[{name}](https://huggingface.co/{name})",
+        "source_license": source.get("license", "unknown"),
     }
-    filled = {} if name is None else {"base_model": name}
-    for key, fact in facts.items():
-        for placeholder, value in values.items():
-            fact = fact.replace(placeholder, value) if isinstance(fact, str) else fact
-        filled[key] = fact
-    return filled
+    base_model = {} if name is None else {"base_model": name}
+    return base_model | {key: _fill_in(fact, values) for key, fact in facts.items()}
 
 
 def _is_empty(fact: Any) -> bool:
@@ -196,7 +202,7 @@ def _check_card(card: ModelCard, metadata: ModelCardData) -> None:
             "different datasets a different `dataset_id` or `dataset_config`."
         )
     unfilled = re.findall(
-        r"\{\{.*?\}\}|\{%.*?%\}|\{(?:mask|size|source|source_license)\}|\[More Information Needed\]", card.text
+        r"\{\{.*?\}\}|\{%.*?%\}|\{(?:mask|size|license|source|source_license)\}|\[More Information Needed\]", card.text
     )
     if unfilled:
         raise ValueError(

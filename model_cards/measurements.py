@@ -105,13 +105,15 @@ def read_run_measurements(run: Path, results: dict[str, Any]) -> list[Measuremen
 def describe_corpus(results: dict[str, Any]) -> str:
     """Describe the training data of a finished run in a few words."""
     corpus = results["corpus"]
-    train, tokenizer, name = corpus["train"], remove_folders(corpus["tokenizer"]), name_corpus(results)
-    if "tokens" not in train:
-        return f"{name}: streamed, {corpus['packing']}. Tokenizer: {tokenizer}."
-    return (
-        f"{name}: {train['documents']:,} documents, {train['tokens']:,} tokens ({train['bytes']:,} bytes), "
-        f"{corpus['packing']}. Tokenizer: {tokenizer}."
-    )
+    train, initial_model = corpus["train"], results["arguments"].get("init_from")
+    size = "streamed"
+    if "tokens" in train:
+        size = f"{train['documents']:,} documents, {train['tokens']:,} tokens ({train['bytes']:,} bytes)"
+    text = f"{name_corpus(results)}: {size}, {corpus['packing']}. Tokenizer: {remove_folders(corpus['tokenizer'])}."
+    if initial_model is None:
+        return text
+    start = f"Before this training, the model was {remove_folders(initial_model)}"
+    return f"{text} {start}, which has training data of its own."
 
 
 def name_corpus(results: dict[str, Any]) -> str:

@@ -57,7 +57,8 @@ class PublishArguments:
         None,
         "Name of a card in model_cards/, such as quickstart, or a YAML file. Defaults to `converted` for models that "
         "were converted from a causal language model, to `converted_masked` for encoders that were converted from a "
-        "masked diffusion model, and to `default` for others.",
+        "masked diffusion model, to `encoder` for other encoders, to `left_to_right` for other models that generate "
+        "from left to right by default, and to `default` for others.",
     )
     tokenizer: str | None = option(None, "Folder or Hub name of the tokenizer. Defaults to the model folder.")
     results: list[Path] = option([], "Results of this model, as written by eval/zero_shot.py, for the card.")
@@ -73,11 +74,12 @@ class PublishArguments:
 # -------------------------------------------------------------------------------------------------------- preparation
 
 
-def default_card(config: AOGPTConfig) -> str:
+def default_card(config: AOGPTConfig, is_left_to_right: bool) -> str:
     """Return the name of the card for a model, if the user chooses none."""
-    if getattr(config, "source_config", None) is None:
-        return "default"
-    return "converted_masked" if isinstance(config, MDMEncoderConfig) else "converted"
+    is_encoder = isinstance(config, MDMEncoderConfig)
+    if getattr(config, "source_config", None) is not None:
+        return "converted_masked" if is_encoder else "converted"
+    return "encoder" if is_encoder else "left_to_right" if is_left_to_right else "default"
 
 
 def stage(source: Path, repo_id: str, folder: Path, arguments: PublishArguments) -> None:
@@ -102,8 +104,10 @@ def stage(source: Path, repo_id: str, folder: Path, arguments: PublishArguments)
     run_results = read_finished_run(run)[0] if run else None
     model = load_local(model_folder)
     tokenizer = load_matching_tokenizer(model.config, arguments.tokenizer or str(model_folder))
-    card_name = arguments.card or default_card(model.config)
-    facts = read_facts(card_name)
+    is_left_to_right = model.generation_config.order == "left_to_right"
+    default = default_card(model.config, is_left_to_right)
+    card_name = arguments.card or default
+    facts = read_facts(card_name, default)
     num_parameters = model.num_parameters()
     weights = identity_of_weights(str(model_folder)) if arguments.results else None
     measurements = [
@@ -129,7 +133,7 @@ def stage(source: Path, repo_id: str, folder: Path, arguments: PublishArguments)
         measurements,
         length,
         pad_texts=run_results is not None and run_results["corpus"]["packing"] == "documents",
-        is_left_to_right=model.generation_config.order == "left_to_right",
+        is_left_to_right=is_left_to_right,
     )
     with atomic_folder(folder) as temporary:
         model.save_pretrained(temporary, max_shard_size=MAX_SHARD_SIZE)

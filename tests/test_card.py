@@ -19,7 +19,7 @@ from tests.test_tables import make_results
 
 ROOT = Path(__file__).parents[1]
 RELEASED = [name for name in find_cards() if name.startswith(("ao-gpt", "sigma-gpt", "sedd", "radd"))]
-ENCODERS = ("sedd", "radd", "mdlm", "converted_masked")
+ENCODERS = ("sedd", "radd", "mdlm", "encoder", "converted_masked")
 SOURCE = {"model_type": "qwen3", "_name_or_path": "someone/causal", "license": "mit"}
 
 
@@ -76,6 +76,16 @@ def test_cards_of_converted_models_name_their_source_and_its_licence() -> None:
     assert "It was converted from a local `LlamaForCausalLM`" in " ".join(local.text.split())
     with pytest.raises(ValueError, match=r"unfilled placeholders: \{source_license\}, \{source\}"):
         make_card("converted", source_config=None)
+
+
+def test_facts_that_a_file_lacks_are_those_of_the_default_card(tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text("license: mit\ntags: [chess]\n")
+    for default in ("default", "encoder", "converted"):
+        expected, facts = read_facts(default), read_facts(str(tmp_path / "mine.yaml"), default)
+        assert (facts["license"], facts["tags"]) == ("mit", ["chess"])
+        assert (facts["summary"], facts["limits"]) == (expected["summary"], expected["limits"])
+    assert "The licence of the weights is unknown." in read_facts("default")["licence_note"]
+    assert "The licence of the weights is mit." in read_facts(str(tmp_path / "mine.yaml"))["licence_note"]
 
 
 def test_cards_of_models_with_a_start_token_add_it_only_once() -> None:

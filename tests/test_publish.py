@@ -23,7 +23,7 @@ from common.corpora import unicode_names
 from common.models import identity_of_weights
 from common.tokenization import train_tokenizer, vocabulary_arguments
 from model_cards import publish
-from model_cards.publish import PublishArguments
+from model_cards.publish import PublishArguments, default_card
 from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM, MDMEncoderConfig, MDMEncoderForMaskedLM
 from tests.hub_server import Hub, Repository, running_hub
 from tests.test_tables import make_results
@@ -160,6 +160,27 @@ def test_the_card_of_a_run_names_its_corpus_without_folders(
     files = read_files(tmp_path / "repository")
     assert b"mails.txt: 25,534 documents" in files["README.md"]
     assert not [name for name, content in files.items() if bytes(tmp_path) in content]
+
+
+def test_the_default_card_depends_on_the_model() -> None:
+    for config, is_left_to_right, card in (
+        (AOGPTConfig(), False, "default"),
+        (AOGPTConfig(), True, "left_to_right"),
+        (AOGPTConfig(source_config={"model_type": "llama"}), True, "converted"),
+        (MDMEncoderConfig(vocab_size=9), False, "encoder"),
+        (MDMEncoderConfig(vocab_size=9, source_config={"model_type": "llada"}), False, "converted_masked"),
+    ):
+        assert default_card(config, is_left_to_right) == card
+
+
+def test_the_card_of_a_fine_tuned_model_names_the_initial_model(run: Path, tmp_path: Path) -> None:
+    copied = Path(shutil.copytree(run, tmp_path / "run"))
+    results = json.loads((run / "results.json").read_text())
+    results["arguments"]["init_from"] = str(tmp_path / "earlier" / "model")
+    (copied / "results.json").write_text(json.dumps(results))
+    stage(copied, tmp_path / "repository")
+    text = " ".join((tmp_path / "repository" / "README.md").read_text().split())
+    assert "Before this training, the model was earlier, which has training data of its own." in text
 
 
 def test_the_code_of_a_card_runs_with_short_sequences(run: Path, tmp_path: Path) -> None:

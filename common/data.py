@@ -98,17 +98,17 @@ def load_data_of_run(folder: Path) -> Data:
         ValueError: If the run is not finished, or if its corpus or tokenizer has changed.
     """
     data = load_data_once(data_options_of_run(folder))
-    check_data_of_run(data, folder, read_finished_run(folder)[0])
+    check_data_of_run(data, folder, read_finished_run(folder))
     return data
 
 
 def data_options_of_run(folder: Path) -> str:
     """Return the data options of a run as JSON, with the name of the tokenizer under which the text is cached."""
-    results, data = read_finished_run(folder)
-    name, initial_model = (results["arguments"].get(key) for key in ("tokenizer", "init_from"))
+    settings = read_finished_run(folder)["arguments"]
+    name, initial_model = settings.get("tokenizer"), settings.get("init_from")
     if name is not None and name == initial_model and not Path(name).exists():  # the initial model was moved
-        name = data.tokenizer
-    return json.dumps(asdict(data) | {"tokenizer": name})
+        name = str(folder / "model")
+    return json.dumps(asdict(DataArguments.from_settings(settings)) | {"tokenizer": name})
 
 
 @lru_cache(maxsize=1)

@@ -7,7 +7,6 @@ from typing import Any
 
 from transformers import PreTrainedConfig
 
-from common.data_arguments import DataArguments
 from common.files import read_json
 from common.models import longest_sequence
 
@@ -57,9 +56,9 @@ def default_length(model: str, config: PreTrainedConfig) -> int | None:
     return settings_of_run(model).get("sequence_length") or longest_sequence(config)
 
 
-def read_finished_run(folder: Path) -> tuple[dict[str, Any], DataArguments]:
+def read_finished_run(folder: Path) -> dict[str, Any]:
     """
-    Return the content of `results.json` of a run, and its data options with the tokenizer of its model.
+    Return the content of `results.json` of a run.
 
     Raises:
         ValueError: If the run is not finished.
@@ -69,6 +68,4 @@ def read_finished_run(folder: Path) -> tuple[dict[str, Any], DataArguments]:
         raise ValueError(
             f"{folder} has no results.json, so the run is not finished. Run its command (training/pretrain.py) again."
         )
-    data = DataArguments.from_settings(results["arguments"])
-    data.tokenizer = str(folder / "model")
-    return results, data
+    return results

@@ -396,11 +396,11 @@ def held_out_gaps(folder: Path, options: InfillingArguments) -> list[Gap]:
 
 def evaluate_run(folder: Path, gaps: list[Gap], options: InfillingArguments) -> dict[str, dict[str, Any]]:
     """Return the scores of each method, by name, for the model of a finished run."""
-    results, data = read_finished_run(folder)
+    settings = read_finished_run(folder)["arguments"]
     model = load_model(folder / "model", dtype=torch.float32).to(default_device())
     tokenizer = load_tokenizer(folder / "model")
-    padded_length = data.sequence_length if data.packing == "documents" else None
-    filler = Filler(model, padded_length, options.max_length, results["arguments"]["orders"])
+    padded_length = settings["sequence_length"] if settings["packing"] == "documents" else None
+    filler = Filler(model, padded_length, options.max_length, settings["orders"])
     return evaluate(filler, gaps, tokenizer)
 
 

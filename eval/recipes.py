@@ -32,7 +32,7 @@ def read_run(folder: Path, corpora: Collection[str]) -> dict[str, Any]:
     Raises:
         ValueError: If the run is not finished, or was not trained on padded documents of one of `corpora`.
     """
-    results, _ = read_finished_run(folder)
+    results = read_finished_run(folder)
     corpus = results["arguments"]["corpus"][0]
     if corpus not in corpora:
         raise ValueError(

@@ -101,10 +101,10 @@ def stage(source: Path, repo_id: str, folder: Path, arguments: PublishArguments)
         source = source.absolute().parent
     run = source if (source / "model").is_dir() else None
     model_folder = source / "model" if run else source
-    run_results = read_finished_run(run)[0] if run else None
+    run_results = read_finished_run(run) if run else None
     model = load_local(model_folder)
     tokenizer = load_matching_tokenizer(model.config, arguments.tokenizer or str(model_folder))
-    is_left_to_right = model.generation_config.order == "left_to_right"
+    is_left_to_right = model.generation_config.has_left_to_right_order
     default = default_card(model.config, is_left_to_right)
     card_name = arguments.card or default
     facts = read_facts(card_name, default)

@@ -302,8 +302,12 @@ class AnyOrderGenerationConfig(GenerationConfig):
 
         With `unmasking="threshold"`, a position may be filled in before a position to its left.
         """
-        is_plain = self.stride is None and self.unmasking != "threshold"
-        return isinstance(self.order, str) and self.order == "left_to_right" and is_plain
+        return self.has_left_to_right_order and self.stride is None and self.unmasking != "threshold"
+
+    @property
+    def has_left_to_right_order(self) -> bool:
+        """Return whether `order` is `"left_to_right"`. With `stride`, this is the order within blocks."""
+        return isinstance(self.order, str) and self.order == "left_to_right"
 
     @property
     def unmasks_one_by_one(self) -> bool:

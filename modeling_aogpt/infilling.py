@@ -153,8 +153,7 @@ class AnyOrderInfillingMixin:
         excluded = [token for token in eos if token < self.config.num_valid_tokens]
         # The settings are checked first, because all candidates are scored before the last `generate`.
         settings = self._check_settings(generator, tokenizer, kwargs)
-        is_left_to_right = isinstance(settings.order, str) and settings.order == "left_to_right"
-        order = "left_to_right" if is_left_to_right else "confidence"
+        order = "left_to_right" if settings.has_left_to_right_order else "confidence"
         log_probs = self._score_candidates([list(ids.values()) for ids in candidates], excluded, order)
         best = [list(ids)[int(values.argmax())] for ids, values in zip(candidates, log_probs, strict=True)]
         chosen_ids = [ids[chosen] for ids, chosen in zip(candidates, best, strict=True)]

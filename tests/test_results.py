@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 
-from common.data_arguments import DataArguments
 from common.files import write_json
 from common.results import check_is_no_run, read_finished_run, read_results, settings_of_run
 
@@ -15,8 +14,7 @@ def test_only_finished_runs_have_results(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"has no results\.json, so the run is not finished"):
         read_finished_run(tmp_path)
     write_json(tmp_path / "results.json", results)
-    assert read_results(tmp_path) == results
-    assert read_finished_run(tmp_path) == (results, DataArguments(packing="documents", tokenizer=f"{tmp_path}/model"))
+    assert read_results(tmp_path) == read_finished_run(tmp_path) == results
     assert [path.name for path in tmp_path.iterdir()] == ["results.json"]
 
 

@@ -16,7 +16,6 @@ from datasets import Dataset
 from transformers import PreTrainedTokenizerFast, set_seed
 
 from common import data as common_data
-from common.data_arguments import DataArguments
 from eval.benchmarks import speed_quality, study_scores
 from eval.benchmarks.speed_quality import Point, SpeedQualityArguments, choose_length, compare, judge_samples, main
 from eval.judging import Judge, Sample, without_padding
@@ -133,7 +132,7 @@ def test_held_out_text_is_judged(
     folder = save(tmp_path / "run/model", tiny_model, tiny_tokenizer)
     rows = [[index, 2, 3, 13, 13] for index in range(6)]
     held_out = SimpleNamespace(validation=Dataset.from_dict({"input_ids": rows}))
-    finished = {"arguments": {"tokenizer": None}}, DataArguments(corpus=["names"])
+    finished = {"arguments": {"tokenizer": None, "corpus": ["names"]}}
     for module in (study_scores, common_data):
         monkeypatch.setattr(module, "read_finished_run", lambda run: finished)
     monkeypatch.setattr(common_data, "load_data", lambda arguments: held_out)

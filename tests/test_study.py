@@ -22,10 +22,10 @@ import torch
 import yaml
 from matplotlib.figure import Figure
 
-from common.data import load_data
+from common.data import load_data_of_run
 from common.files import lock_folder
 from common.models import load_model
-from common.results import ORDER_KINDS, ORDER_SEED, read_finished_run
+from common.results import ORDER_KINDS, ORDER_SEED
 from eval.benchmarks import study, study_scores
 from eval.benchmarks.study_results import Question, TrainedModel, compare
 from eval.scoring import estimate, format_estimate
@@ -344,7 +344,7 @@ def test_token_frequencies_are_a_baseline(trained: list[str], tmp_path: Path, sa
     study.main([path, f"--runs_dir={tmp_path}"])
     folder = tmp_path / "seed-0" / "one"
     rows = study_scores.held_out_rows(folder)
-    data = load_data(read_finished_run(folder)[1])
+    data = load_data_of_run(folder)
     counts = Counter(itertools.chain.from_iterable(data.train["input_ids"]))
     total, size = counts.total(), len(data.tokenizer)
     bits = -sum(math.log2((counts[id] + 1) / (total + size)) for ids in rows["input_ids"] for id in ids)

@@ -21,9 +21,9 @@ from common.files import read_yaml
 from common.models import find_model, read_config
 from common.results import WITHOUT_EFFECT
 from modeling_aogpt import AOGPTConfig, MDMEncoderConfig
-from modeling_aogpt.configuration_aogpt import MAX_SIZES, ROPE_PARAMETERS
+from modeling_aogpt.configuration_aogpt import MAX_SIZES
 from modeling_aogpt.data_collator import OrderDistribution
-from modeling_aogpt.validation import check_choice, check_fraction, suggest
+from modeling_aogpt.validation import check_fraction, suggest
 
 # Fields of the configurations that depend on the tokenizer.
 TOKENIZER_FIELDS = {
@@ -343,8 +343,6 @@ def _parse_rope_parameters(text: str | None) -> Any:
         value = text
     if not isinstance(value, dict | None):
         raise ValueError(f"`rope_parameters` must be a mapping in JSON, but is {text!r}. Correct the JSON.")
-    for key in value or {}:
-        check_choice("name in rope_parameters", key, ROPE_PARAMETERS)
     return value
 
 

@@ -220,7 +220,7 @@ def set_default_order(model: Model, training: TrainingArguments) -> None:
     settings = model.generation_config
     if training.orders in LEFT_TO_RIGHT_ORDERS and training.stride is None:
         settings.order = "left_to_right"
-    elif isinstance(settings.order, str) and settings.order == "left_to_right":
+    elif settings.has_left_to_right_order:
         settings.order = None
 
 

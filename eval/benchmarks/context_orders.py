@@ -160,7 +160,7 @@ def measure_run(folder: Path, rows: dict[str, list[Any]], arguments: Arguments) 
     return {
         "architecture": "decoder" if is_decoder else "encoder",
         "num_parameters": model.num_parameters(),
-        "seed": read_finished_run(folder)[0]["arguments"]["seed"],
+        "seed": read_finished_run(folder)["arguments"]["seed"],
         "log10_predictions": math.log10(of_decoder if is_decoder else of_encoder),
         "bits_per_byte": {size: ensemble_nats(scores, size) * bits_per_nat for size in arguments.ensemble_sizes},
         "context_sizes": context_sizes,
@@ -267,7 +267,7 @@ def main(argv: list[str]) -> None:
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="folder of a finished training run")
     arguments, others = parser.parse(argv)
     recipes = group_by_recipe(
-        [{"run": str(folder), "arguments": read_finished_run(folder)[0]["arguments"]} for folder in others.runs]
+        [{"run": str(folder), "arguments": read_finished_run(folder)["arguments"]} for folder in others.runs]
     )
     first, *remaining = others.runs
     rows = {folder: held_out_rows(folder, arguments.num_sequences) for folder in others.runs}

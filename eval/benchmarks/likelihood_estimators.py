@@ -125,11 +125,11 @@ def difference(one: dict[str, Any], other: dict[str, Any]) -> float:
 
 def measure_run(run_dir: Path, arguments: EstimatorArguments) -> dict[str, Any]:
     """Compare the estimators on the model and held-out text of a run. Return the content of the JSON file."""
-    results, data = read_finished_run(run_dir)
-    rows = load_data_of_run(run_dir).validation
-    length = data.sequence_length if arguments.length is None else arguments.length
-    if not 3 <= length <= data.sequence_length:
-        raise ValueError(f"`length` must be between 3 and {data.sequence_length} for this run, but is {length}.")
+    results, rows = read_finished_run(run_dir), load_data_of_run(run_dir).validation
+    longest = results["arguments"]["sequence_length"]
+    length = longest if arguments.length is None else arguments.length
+    if not 3 <= length <= longest:
+        raise ValueError(f"`length` must be between 3 and {longest} for this run, but is {length}.")
     if len(rows) < arguments.num_sequences:
         raise ValueError(f"`num_sequences` must be at most {len(rows)} for this run, but is {arguments.num_sequences}.")
     indices = torch.linspace(0, len(rows) - 1, arguments.num_sequences).long()

@@ -74,11 +74,11 @@ class Arguments:
 
 def make_report(run: Path) -> dict[str, Any]:
     """Return the content of report.json: all results and examples of a finished run."""
-    results, arguments = read_finished_run(run)
-    if arguments.packing != "documents":
+    results = read_finished_run(run)
+    if (packing := results["arguments"]["packing"]) != "documents":
         raise ValueError(
-            f"The report needs a run with `packing=documents`, but {run} was trained with "
-            f"`packing={arguments.packing}`. Use a run with `packing=documents`."
+            f"The report needs a run with `packing=documents`, but {run} was trained with `packing={packing}`. Use a "
+            "run with `packing=documents`."
         )
     data = load_data_of_run(run)
     training, held_out = (
@@ -88,14 +88,14 @@ def make_report(run: Path) -> dict[str, Any]:
     if not masked:
         raise ValueError(
             f"The report needs held-out documents of at least three words, but none of the {len(held_out)} held-out "
-            f"documents of {run} ({arguments.name}) has three words. Use a run on another corpus."
+            f"documents of {run} ({data.arguments.name}) has three words. Use a run on another corpus."
         )
     model = load_pretrained(AOGPTForAnyOrderLM, run / "model").eval()
     # Tokens are drawn one by one in random orders, at temperature 1 without truncation.
     generator = torch.Generator().manual_seed(SEED)
     infills = model.generate(torch.tensor([document["ids"] for document in masked]), generator=generator)
     samples = model.generate(
-        max_length=arguments.sequence_length, num_return_sequences=NUM_SAMPLES, generator=generator
+        max_length=data.arguments.sequence_length, num_return_sequences=NUM_SAMPLES, generator=generator
     )
     return {
         "run": {key: results[key] for key in ("num_parameters", "steps", "tokens", "train_seconds", "hardware")},

@@ -90,7 +90,7 @@ def read_model(folders: Sequence[Path]) -> TrainedModel:
     """Read the results of a model from the folders of its runs. The first call also measures its scores."""
     tokens, seconds, points = 0, 0.0, []
     for folder in folders:
-        results, _ = read_finished_run(folder)
+        results = read_finished_run(folder)
         tokens_per_step = results["tokens"] // results["steps"]
         points += [(tokens + scores["step"] * tokens_per_step, scores) for scores in results["evaluations"]]
         tokens, seconds = tokens + results["tokens"], seconds + results["train_seconds"]

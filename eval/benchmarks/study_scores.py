@@ -54,7 +54,7 @@ def measure_scores(folder: Path) -> dict[str, float | None]:
       Without blocks, random orders are those of `any_order`. If some training sequences are left to right, the result
       is the weighted mean of both kinds of orders. The weights are those at the end of the training.
     """
-    results, _ = read_finished_run(folder)
+    results = read_finished_run(folder)
     training = TrainingArguments.from_settings(results["arguments"])
     rows, model = held_out_rows(folder), load_model(folder / "model").to(default_device())
     input_ids = torch.tensor(rows["input_ids"], device=model.device)
@@ -99,7 +99,7 @@ def held_out_rows(folder: Path, count: int | None = None) -> dict[str, list[Any]
     Raises:
         ValueError: If the run is not finished, or if its corpus or tokenizer has changed.
     """
-    results, _ = read_finished_run(folder)
+    results = read_finished_run(folder)
     rows = load_data_of_run(folder).validation
     numbers = evenly_spaced(len(rows), count or results["evaluations"][-1]["sequences"])
     return rows[numbers] | {"order_seed": numbers}

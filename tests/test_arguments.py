@@ -454,6 +454,19 @@ def test_a_file_replaces_values_of_its_base(tmp_path: Path, config: Path) -> Non
     assert training.output_dir == Path("runs/top")
 
 
+def test_null_on_the_command_line_removes_a_key_of_the_file(config: Path) -> None:
+    argv = add_lines(config, "left_to_right_fraction: 1", "final_left_to_right_fraction: 0.1", "warmup_steps: 7")
+    encoder = [*argv, "--architecture=encoder", "--objective", "masked_diffusion"]
+    with pytest.raises(ValueError, match=r"Remove `orders`, .* and `final_left_to_right_fraction`"):
+        parse_arguments(encoder)
+    nulls = ["--left-to-right-fraction", "null", "--final_left_to_right_fraction=null"]
+    training = parse_arguments([*encoder, *nulls, "--seed", "3"])[2]
+    assert (training.left_to_right_fraction, training.final_left_to_right_fraction) == (0, None)
+    assert (training.warmup_steps, training.seed) == (7, 3)
+    with pytest.raises(ValueError, match="Unknown key '--warmup' on the command line"):
+        parse_arguments([*argv, "--warmup", "null"])
+
+
 @pytest.mark.parametrize("null", ["null", "~", ""])
 def test_a_base_may_be_null(config: Path, null: str) -> None:
     assert parse_arguments(add_lines(config, f"base: {null}"))[1].sequence_length == 32

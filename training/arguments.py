@@ -226,7 +226,8 @@ def parse_keys(argv: list[str]) -> tuple[ModelArguments, DataArguments, Training
     """
     Parse `CONFIG.yaml [--key value ...]`, and return the arguments and the set of the given keys.
 
-    Each value is checked by itself. The model of `init_from` is not read.
+    On the command line, the value `null` removes a key of the YAML file. Each value is checked by itself. The model of
+    `init_from` is not read.
     """
     parser = Parser((ModelArguments, DataArguments, TrainingArguments))
     parser.add_argument("config", type=Path, help="YAML file of keys and values, such as configs/quickstart.yaml")
@@ -240,12 +241,29 @@ def parse_keys(argv: list[str]) -> tuple[ModelArguments, DataArguments, Training
     if len(argv) > 1 and not argv[1].startswith("-"):  # it would become part of a list of the YAML file
         raise ValueError(f"Only options may follow {argv[0]}, but {argv[1]!r} does. Write `--KEY {argv[1]}`.")
     settings = _read_settings(Path(argv[0]), known)
+    options, removed = _split_nulls(argv[1:])
+    settings = {key: value for key, value in settings.items() if key not in removed}
     *parsed, _, unknown = parser.parse_args_into_dataclasses(
-        [argv[0], *_to_options(settings), *argv[1:]], return_remaining_strings=True, look_for_args_file=False
+        [argv[0], *_to_options(settings), *options], return_remaining_strings=True, look_for_args_file=False
     )
-    if unknown:
+    if unknown := [*unknown, *(f"--{key}" for key in sorted(removed - known.keys()))]:
         raise ValueError(_describe_unknown_key(unknown[0], known, "on the command line"))
-    return *parsed, _given_keys(settings, argv)
+    return *parsed, _given_keys(settings, options)
+
+
+def _split_nulls(options: list[str]) -> tuple[list[str], set[str]]:
+    """Return the options without those of the form `--KEY null` or `--KEY=null`, and the keys of the latter."""
+    kept, keys, remaining = [], set(), list(options)
+    while remaining:
+        option = remaining.pop(0)
+        name, _, value = option.partition("=")
+        if name.startswith("--") and not value and remaining[:1] == ["null"]:
+            value = remaining.pop(0)
+        if name.startswith("--") and value == "null":
+            keys.add(name[2:].replace("-", "_"))
+        else:
+            kept.append(option)
+    return kept, keys
 
 
 def _read_settings(path: Path, known: dict[str, Any]) -> dict[str, Any]:
@@ -311,9 +329,9 @@ def _describe_unknown_key(given: str, known: Iterable[str], place: str) -> str:
     return f"Unknown key {given!r} {place}.{hint} `pretrain.py --help` lists all keys."
 
 
-def _given_keys(settings: dict[str, Any], argv: list[str]) -> set[str]:
+def _given_keys(settings: dict[str, Any], given: list[str]) -> set[str]:
     """Return the keys given in the YAML file and on the command line. The option `--no_KEY` also counts as KEY."""
-    options = {option[2:].partition("=")[0].replace("-", "_") for option in argv if option.startswith("--")}
+    options = {option[2:].partition("=")[0].replace("-", "_") for option in given if option.startswith("--")}
     return settings.keys() | {key.removeprefix("no_") for key in options}
 
 

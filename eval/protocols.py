@@ -1,13 +1,14 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
 """
-Benchmark datasets for zero-shot perplexity: loading, detokenization, and two protocols for cutting them into blocks.
+Benchmark datasets for zero-shot perplexity: loading, detokenization, and two protocols for cutting them into sequences.
 
 `published` is the protocol of the paper's tables. It divides the documents among 8 workers. Each worker divides its
-documents into batches of 1000. The documents of a batch, each followed by end-of-text, are joined and cut into blocks.
-Tokens at the end of a batch that do not fill a block are dropped, so the result depends on the number of workers.
+documents into batches of 1000. The documents of a batch, each followed by end-of-text, are joined and cut into
+sequences. Tokens at the end of a batch that do not fill a sequence are dropped, so the result depends on the number of
+workers.
 
-`clean` joins all documents, and cuts them into blocks without dropping tokens. The last block may be shorter.
+`clean` joins all documents, and cuts them into sequences without dropping tokens. The last sequence may be shorter.
 """
 
 import glob
@@ -26,9 +27,9 @@ from eval.detokenizers import detokenize_lambada, detokenize_lm1b, detokenize_pt
 from modeling_aogpt import AOGPTConfig
 from modeling_aogpt.validation import check_choice
 
-BLOCK_LENGTH = 1024
+PUBLISHED_LENGTH = 1024
 NUM_WORKERS, ROWS_PER_BATCH = 8, 1000
-NUM_RELEASED_BLOCKS = 16 * 8  # the released script scores 16 batches of 8 blocks in random orders
+NUM_RELEASED_SEQUENCES = 16 * 8  # the released script scores 16 batches of 8 sequences in random orders
 
 
 def _read_wikitext_line(line: str) -> str:
@@ -184,7 +185,7 @@ def _load_local(name: str, data_set: EvaluationSet, split: str, data_dir: str) -
     return rows
 
 
-def _published_blocks(documents: Dataset, length: int) -> Iterator[dict[str, Any]]:
+def _cut_published(documents: Dataset, length: int) -> Iterator[dict[str, Any]]:
     num_workers = min(NUM_WORKERS, len(documents))
     for worker in range(num_workers):
         shard = documents.shard(num_workers, worker, contiguous=True)
@@ -192,7 +193,7 @@ def _published_blocks(documents: Dataset, length: int) -> Iterator[dict[str, Any
             yield from full_rows(shard.select(range(start, min(start + ROWS_PER_BATCH, len(shard)))), length)
 
 
-PROTOCOLS = {"published": _published_blocks, "clean": cut}
+PROTOCOLS = {"published": _cut_published, "clean": cut}
 
 
 def published_precisions(config: PreTrainedConfig) -> dict[str, str]:
@@ -206,35 +207,35 @@ def published_precisions(config: PreTrainedConfig) -> dict[str, str]:
     }
 
 
-def released_subset(name: str, num_blocks: int) -> list[int]:
+def released_subset(name: str, num_sequences: int) -> list[int]:
     """
-    Return the indices of the blocks that the released script of AO-GPT scores in random orders.
+    Return the indices of the sequences that the released script of AO-GPT scores in random orders.
 
-    The script stops after 16 batches of 8 blocks, except on PTB. With 2, 4, 8 or 16 processes, PyTorch's
-    `DistributedSampler` draws these blocks with seed 0, so they are always the same. With one process, the script draws
-    other blocks in every run, and this function does not apply.
+    The script stops after 16 batches of 8 sequences, except on PTB. With 2, 4, 8 or 16 processes, PyTorch's
+    `DistributedSampler` draws these sequences with seed 0, so they are always the same. With one process, the script
+    draws other sequences in every run, and this function does not apply.
     """
     if name == "ptb":
-        return list(range(num_blocks))
+        return list(range(num_sequences))
     generator = torch.Generator().manual_seed(0)
-    return sorted(torch.randperm(num_blocks, generator=generator)[:NUM_RELEASED_BLOCKS].tolist())
+    return sorted(torch.randperm(num_sequences, generator=generator)[:NUM_RELEASED_SEQUENCES].tolist())
 
 
-def cut_into_blocks(documents: Dataset, length: int, protocol: str) -> list[dict[str, Any]]:
+def cut_into_sequences(documents: Dataset, length: int, protocol: str) -> list[dict[str, Any]]:
     """
-    Cut encoded documents into blocks of `length` tokens, as a protocol (a key of `PROTOCOLS`) defines.
+    Cut encoded documents into sequences of `length` tokens, as a protocol (a key of `PROTOCOLS`) defines.
 
     Returns:
-        A dictionary for each block, with `input_ids`, `num_tokens` and `num_bytes`.
+        A dictionary for each sequence, with `input_ids`, `num_tokens` and `num_bytes`.
 
     Raises:
-        ValueError: If the text is too short for one block.
+        ValueError: If the text is too short for one sequence.
     """
-    blocks = [block | {"num_tokens": len(block["input_ids"])} for block in PROTOCOLS[protocol](documents, length)]
-    if not blocks:
+    sequences = [row | {"num_tokens": len(row["input_ids"])} for row in PROTOCOLS[protocol](documents, length)]
+    if not sequences:
         raise ValueError(
             f"The text has only {total(documents, 'num_tokens')} tokens. The published protocol divides the documents "
-            f"among {NUM_WORKERS} workers, and joins {ROWS_PER_BATCH} at a time. None of these parts has a block of "
+            f"among {NUM_WORKERS} workers, and joins {ROWS_PER_BATCH} at a time. None of these parts has a sequence of "
             f"{length} tokens. Set `protocol` to clean, or decrease `sequence_length`."
         )
-    return blocks
+    return sequences

@@ -18,7 +18,7 @@ from common.files import read_json
 from common.reports import markdown_table, with_error
 from common.results import ORDER_KINDS
 from eval.judging import format_remarks
-from eval.protocols import BLOCK_LENGTH, EVALUATION_SETS
+from eval.protocols import EVALUATION_SETS, PUBLISHED_LENGTH
 from modeling_aogpt.configuration_aogpt import GPT2_VOCAB_SIZE
 
 # Keys of the results of eval/zero_shot.py that this module needs.
@@ -99,8 +99,8 @@ def list_departures(results: dict[str, Any], measure: str, names: Iterable[str])
     departures = []
     if results["protocol"] != "published":
         departures.append(CLEAN)
-    if results["sequence_length"] != BLOCK_LENGTH:
-        departures.append(f"blocks of {results['sequence_length']}")
+    if results["sequence_length"] != PUBLISHED_LENGTH:
+        departures.append(f"sequences of {results['sequence_length']}")
     if results["tokenizer"]["num_ids"] != GPT2_VOCAB_SIZE:
         departures.append(f"a tokenizer of {results['tokenizer']['num_ids']} ids")
     if results["mixed_precision"][measure] != results["published_precision"][measure]:

@@ -38,9 +38,9 @@ from common.results import check_is_no_run, default_length, settings_of_run
 from common.sequences import encode_documents, pad, total
 from common.tokenization import vocabulary_arguments
 from eval.protocols import (
-    BLOCK_LENGTH,
     EVALUATION_SETS,
-    cut_into_blocks,
+    PUBLISHED_LENGTH,
+    cut_into_sequences,
     load_texts,
     published_precisions,
     released_subset,
@@ -83,7 +83,7 @@ class ScoringArguments(Options):
         "published", "published: cut datasets into sequences as for the paper's tables. clean: score every token once."
     )
     released_subset: bool = option(
-        False, "Score random orders only on the blocks that AO-GPT's released script scores (128, or all of PTB)."
+        False, "Score random orders only on the sequences that AO-GPT's released script scores (128, or all of PTB)."
     )
     data_dir: str | None = option(None, "Folder with local files of the datasets. By default, the Hub is used.")
     split: str | None = option(None, "Split of all datasets. Defaults to the split of the published tables.")
@@ -298,16 +298,16 @@ def _check_vocabulary(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase
 
 def choose_length(model: PreTrainedModel, arguments: ScoringArguments, default: int | None) -> int:
     """
-    Return the number of tokens in a sequence. It defaults to `default`; for datasets, at most to `BLOCK_LENGTH`.
+    Return the number of tokens in a sequence. It defaults to `default`; for datasets, at most to `PUBLISHED_LENGTH`.
 
     Raises:
         ValueError: If the model does not support the length.
     """
-    longest = longest_sequence(model.config) or BLOCK_LENGTH
+    longest = longest_sequence(model.config) or PUBLISHED_LENGTH
     length = arguments.sequence_length
     if length is None:
-        length = default or BLOCK_LENGTH
-        length = min(length, BLOCK_LENGTH) if arguments.datasets else length
+        length = default or PUBLISHED_LENGTH
+        length = min(length, PUBLISHED_LENGTH) if arguments.datasets else length
     if not 1 <= length <= longest:
         raise ValueError(
             f"`sequence_length` must be between 1 and {longest} (`max_position_embeddings`), but is {length}."
@@ -340,7 +340,7 @@ def _make_rows(
         if is_causal:  # causal models were not trained on the padding
             rows = [row | {"input_ids": row["input_ids"][: row["num_tokens"]]} for row in rows]
     else:
-        rows = cut_into_blocks(documents, length, "clean" if packing == "packed" else packing)
+        rows = cut_into_sequences(documents, length, "clean" if packing == "packed" else packing)
     return rows, {
         "documents": len(documents),
         "sequences": len(rows),

@@ -13,7 +13,7 @@ from transformers import GPT2Config, PreTrainedConfig, PreTrainedTokenizerFast
 
 from common.sequences import encode_documents
 from eval.detokenizers import detokenize_lambada, detokenize_lm1b, detokenize_ptb, detokenize_wikitext
-from eval.protocols import EVALUATION_SETS, cut_into_blocks, load_texts, published_precisions, released_subset
+from eval.protocols import EVALUATION_SETS, cut_into_sequences, load_texts, published_precisions, released_subset
 from modeling_aogpt import AOGPTConfig
 
 pytestmark = pytest.mark.usefixtures("datasets_cache")
@@ -47,27 +47,29 @@ def documents(num_rows: int, tokens_per_row: int = 2) -> Dataset:
     return Dataset.from_dict({"input_ids": rows, "num_tokens": [len(row) for row in rows], "token_bytes": rows})
 
 
-def test_published_blocks_drop_the_remainder_of_each_worker() -> None:
+def test_the_published_protocol_drops_the_remainder_of_each_worker() -> None:
     # 20 rows for 8 workers: four get 3 rows (6 ids), four get 2 rows (4 ids). Blocks have 5 ids.
-    blocks = cut_into_blocks(documents(20), 5, "published")
-    assert [block["input_ids"] for block in blocks] == [[row, -1, row + 1, -1, row + 2] for row in (0, 3, 6, 9)]
-    assert {block["num_tokens"] for block in blocks} == {5}
+    sequences = cut_into_sequences(documents(20), 5, "published")
+    assert [sequence["input_ids"] for sequence in sequences] == [
+        [row, -1, row + 1, -1, row + 2] for row in (0, 3, 6, 9)
+    ]
+    assert {sequence["num_tokens"] for sequence in sequences} == {5}
 
 
-def test_published_blocks_drop_the_remainder_of_each_batch_of_1000_rows() -> None:
-    # 8012 rows: four workers get 1002, four get 1001. 1000 rows fill 285 blocks of 7 ids, the rest fills none.
-    blocks = cut_into_blocks(documents(8012), 7, "published")
-    assert len(blocks) == 8 * 285
-    firsts = [block["input_ids"][0] for block in blocks[::285]]
+def test_the_published_protocol_drops_the_remainder_of_each_batch_of_1000_rows() -> None:
+    # 8012 rows: four workers get 1002, four get 1001. 1000 rows fill 285 sequences of 7 ids, the rest fills none.
+    sequences = cut_into_sequences(documents(8012), 7, "published")
+    assert len(sequences) == 8 * 285
+    firsts = [sequence["input_ids"][0] for sequence in sequences[::285]]
     assert firsts == [0, 1002, 2004, 3006, 4008, 5009, 6010, 7011]
 
 
 @pytest.mark.parametrize("num_processes", [2, 4, 8])
 def test_the_released_subset_is_that_of_a_distributed_sampler(num_processes: int) -> None:
-    blocks = range(1001)
+    sequences = range(1001)
     scored = set()
     for rank in range(num_processes):
-        sampler = DistributedSampler(blocks, num_replicas=num_processes, rank=rank)
+        sampler = DistributedSampler(sequences, num_replicas=num_processes, rank=rank)
         batches = list(BatchSampler(sampler, 8, drop_last=False))[: 16 // num_processes]
         scored.update(chain.from_iterable(batches))
     assert released_subset("lambada", 1001) == sorted(scored)
@@ -94,18 +96,18 @@ def test_precisions_are_those_of_the_released_scripts(
     assert published_precisions(config) == precisions
 
 
-def test_clean_blocks_drop_nothing() -> None:
-    blocks = cut_into_blocks(documents(20), 6, "clean")
-    assert list(chain.from_iterable(block["input_ids"] for block in blocks)) == list(
+def test_the_clean_protocol_drops_nothing() -> None:
+    sequences = cut_into_sequences(documents(20), 6, "clean")
+    assert list(chain.from_iterable(sequence["input_ids"] for sequence in sequences)) == list(
         chain.from_iterable(documents(20)["input_ids"])
     )
-    assert [block["num_tokens"] for block in blocks] == [6] * 6 + [4]
+    assert [sequence["num_tokens"] for sequence in sequences] == [6] * 6 + [4]
 
 
-def test_text_that_is_shorter_than_a_block() -> None:
-    assert len(cut_into_blocks(documents(3), 1024, "clean")) == 1
-    with pytest.raises(ValueError, match=r"has only 6 tokens\. .* None of these parts has a block of 1024 tokens"):
-        cut_into_blocks(documents(3), 1024, "published")
+def test_text_that_is_shorter_than_a_sequence() -> None:
+    assert len(cut_into_sequences(documents(3), 1024, "clean")) == 1
+    with pytest.raises(ValueError, match=r"has only 6 tokens\. .* None of these parts has a sequence of 1024 tokens"):
+        cut_into_sequences(documents(3), 1024, "published")
 
 
 @pytest.fixture

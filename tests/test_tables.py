@@ -73,7 +73,7 @@ def test_published_results_agree_with_the_model_cards() -> None:
     ("changed", "num_marked", "note"),
     [
         ({"protocol": "clean"}, 3, "clean protocol, which drops no tokens"),
-        ({"sequence_length": 512}, 3, "blocks of 512"),
+        ({"sequence_length": 512}, 3, "sequences of 512"),
         ({"tokenizer": {"num_ids": 400}}, 3, "a tokenizer of 400 ids"),
         ({"arguments": {"dtype": "bfloat16", "ensemble_size": 8}}, 3, "weights in bfloat16"),
         ({"mixed_precision": dict.fromkeys(("left_to_right", "any_order", "ensemble"), "no")}, 1, "precision 'no'"),

@@ -235,7 +235,7 @@ def test_number_of_logits_in_a_pass_is_bounded(judge: str, monkeypatch: pytest.M
 
 @pytest.mark.filterwarnings("ignore:Mismatch dtype")
 def test_published_protocol(folder: str, judge: str, data_dir: str) -> None:
-    # 20 rows of 11 ids for 8 workers: four get 33 ids (two blocks of 12), four get 22 (one block).
+    # 20 rows of 11 ids for 8 workers: four get 33 ids (two sequences of 12), four get 22 (one sequence).
     arguments = ScoringArguments(datasets=["ptb"], data_dir=data_dir)
     results = zero_shot(folder, arguments)
     found = results["datasets"]["ptb"]
@@ -245,18 +245,18 @@ def test_published_protocol(folder: str, judge: str, data_dir: str) -> None:
     results = zero_shot(judge, arguments)
     assert results["mixed_precision"] == {"left_to_right": "no"}
     causal = results["datasets"]["ptb"]
-    assert causal["tokens"] == 12 * 11  # the first token of a block is not scored
+    assert causal["tokens"] == 12 * 11  # the first token of a sequence is not scored
     assert not any(key.startswith("bits") for key in causal["measures"]["left_to_right"])
     ids = [*range(10), END_OF_TEXT]
-    blocks = [(ids * 3)[:12]] * 8 + [(ids * 3)[12:24]] * 4
-    per_token = sum(causal_nats(judge, block) for block in blocks) / 132
+    sequences = [(ids * 3)[:12]] * 8 + [(ids * 3)[12:24]] * 4
+    per_token = sum(causal_nats(judge, sequence) for sequence in sequences) / 132
     assert causal["measures"]["left_to_right"]["perplexity"] == pytest.approx(math.exp(per_token), rel=1e-5)
 
 
 def test_the_released_subset_is_scored_in_random_orders_only(
     folder: str, data_dir: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("eval.zero_shot.released_subset", lambda name, num_blocks: [2, 5])
+    monkeypatch.setattr("eval.zero_shot.released_subset", lambda name, num_sequences: [2, 5])
     arguments = ScoringArguments(datasets=["ptb"], data_dir=data_dir, released_subset=True)
     results = zero_shot(folder, arguments)
     scored = results["datasets"]["ptb"]["measures"]
@@ -292,7 +292,7 @@ def test_table_contains_the_published_rows(
         assert sum(line.startswith(expected) for line in lines) == 1
         published = " | ".join(f"{value:.2f}" for value in PUBLISHED["small"][measure]["AO-GPT"])
         assert f"| AO-GPT small (published) | {published} |" in lines
-    assert any("not comparable" in line and "blocks of 12; a tokenizer of 16 ids" in line for line in lines)
+    assert any("not comparable" in line and "sequences of 12; a tokenizer of 16 ids" in line for line in lines)
 
 
 def test_stopped_run_continues_from_the_journal(
@@ -406,7 +406,7 @@ def test_weights_are_read_once_for_their_identity(
     assert json.loads((tmp_path / "out/results.json").read_text())["weights"] == identity_of_weights(folder)
 
 
-def test_default_length_is_the_models_and_at_most_a_block_for_data_sets() -> None:
+def test_default_length_is_the_models_and_at_most_the_published_one_for_data_sets() -> None:
     model = GPT2LMHeadModel(GPT2Config(vocab_size=9, n_positions=2048, n_embd=4, n_layer=1, n_head=1))
     texts, sets = ScoringArguments(["a.txt"]), ScoringArguments(datasets=["ptb"])
     assert [choose_length(model, given, 2048) for given in (texts, sets, replace(sets, sequence_length=2000))] == [

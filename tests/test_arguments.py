@@ -406,7 +406,9 @@ def parse_recipe(path: Path, folder: Path) -> tuple[ModelArguments, DataArgument
     """Parse a recipe. If it continues a model, this is a model in `folder`, of which only the configuration exists."""
     if path.stem not in ("from_causal", "from_causal_trial", "gaps_last"):
         return parse_arguments([str(path)])
-    with pytest.raises(ValueError, match=r"There is no model '(models/any-order|runs/book)'"):
+    missing = pytest.raises(ValueError, match=r"There is no model '(models/any-order|runs/book)'")
+    with pytest.MonkeyPatch.context() as patch, missing:
+        patch.chdir(folder)  # the working folder may contain this model
         parse_arguments([str(path)])
     AOGPTConfig(max_position_embeddings=1024).save_pretrained(folder)
     return parse_arguments([str(path), f"--init_from={folder}"])

@@ -108,7 +108,7 @@ def test_a_llada_gets_a_mask_with_the_highest_id(llada: Path, tmp_path: Path) ->
     assert not (filled == OLD_MASK).any()
     assert (model.generate(ids, num_steps=4, generator=seeded(), suppress_tokens=None) == OLD_MASK).any()
     assert model.generation_config.eos_token_id == 81
-    assert default_card(model.config) == "converted_masked"
+    assert default_card(model.config, is_left_to_right=False) == "converted_masked"
 
 
 @pytest.fixture

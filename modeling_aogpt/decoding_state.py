@@ -519,7 +519,7 @@ class CachedDecodingState(DecodingState):
         return self.model.model(
             **query_rows(ids, positions, ranks, num_context, self.model.config.neighbor_embeddings),
             attention_mask=attention_mask,
-            past_key_values=self.cache,
+            cache=self.cache,
             modulations=self.modulations,
             frequencies=self.frequencies,
             num_kept=num_kept,

@@ -21,7 +21,7 @@ from transformers.cache_utils import Cache, DynamicCache
 from transformers.generation import GenerationMixin
 from transformers.loss.loss_utils import fixed_cross_entropy
 from transformers.modeling_layers import GradientCheckpointingLayer
-from transformers.modeling_outputs import BaseModelOutputWithPast, CausalLMOutputWithPast, MaskedLMOutput
+from transformers.modeling_outputs import BaseModelOutput, CausalLMOutputWithPast, MaskedLMOutput
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, PreTrainedModel
 from transformers.processing_utils import Unpack
@@ -152,7 +152,7 @@ class AOGPTAttention(nn.Module):
         hidden_states: torch.Tensor,
         rotations: tuple[Rotation, Rotation] | None,
         attention_mask: torch.Tensor | None = None,
-        past_key_values: Cache | None = None,
+        cache: Cache | None = None,
         kept: slice = slice(None),
         **kwargs: Unpack[TransformersKwargs],
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
@@ -160,7 +160,7 @@ class AOGPTAttention(nn.Module):
         Return attention output (batch, kept rows, hidden_size) and attention weights of the rows in the slice `kept`.
 
         All rows get keys and values. `rotations` are the rotation of attention queries and the rotation of keys. For
-        `attention_mask` and `past_key_values`, see [`AOGPTModel.forward`].
+        `attention_mask` and `cache`, see [`AOGPTModel.forward`].
         """
         query, key, value = self.q_proj(hidden_states[:, kept]), self.k_proj(hidden_states), self.v_proj(hidden_states)
         query, key, value = (states.unflatten(-1, (-1, self.config.head_dim)) for states in (query, key, value))
@@ -171,8 +171,8 @@ class AOGPTAttention(nn.Module):
             target_rotation, token_rotation = rotations
             query = rotate(query, tuple(values[:, :, kept] for values in target_rotation))
             key = rotate(key, token_rotation)
-        if past_key_values is not None:
-            key, value = past_key_values.update(key, value, self.layer_idx)
+        if cache is not None:
+            key, value = cache.update(key, value, self.layer_idx)
         if attention_mask is not None:
             attention_mask = attention_mask[:, :, kept]
 
@@ -336,7 +336,7 @@ class AOGPTPreTrainedModel(PreTrainedModel):
     base_model_prefix = "model"
     supports_gradient_checkpointing = True
     _no_split_modules = ["AOGPTLayer"]
-    _skip_keys_device_placement = ["past_key_values"]
+    _skip_keys_device_placement = ["cache", "past_key_values"]
     _supports_sdpa = True
     _supports_flash_attn = True
     _supports_attention_backend = True
@@ -548,12 +548,12 @@ class AOGPTModel(AOGPTStack):
         target_positions: torch.LongTensor,
         neighbor_ids: torch.LongTensor | None = None,
         attention_mask: torch.BoolTensor | None = None,
-        past_key_values: Cache | None = None,
+        cache: Cache | None = None,
         modulations: tuple[torch.Tensor, ...] | None = None,
         frequencies: Frequencies | None = None,
         num_kept: int | None = None,
         **kwargs: Unpack[TransformersKwargs],
-    ) -> BaseModelOutputWithPast:
+    ) -> BaseModelOutput:
         """
         Run the decoder on a batch of rows.
 
@@ -567,9 +567,9 @@ class AOGPTModel(AOGPTStack):
                 Required with `config.neighbor_embeddings`, otherwise not allowed.
             attention_mask (`torch.BoolTensor` of shape `(batch or 1, 1, rows, slots)`, *optional*): True where a row
                 attends to a slot, that is, to a cached or new row. By default, attention is causal. If
-                `past_key_values` is not empty, a mask is required, unless there is a single row that attends to all
+                `cache` is not empty, a mask is required, unless there is a single row that attends to all
                 slots.
-            past_key_values (`Cache`, *optional*): Any object with an `update` method like that of Transformers' caches.
+            cache (`Cache`, *optional*): Any object with an `update` method like that of Transformers' caches.
             modulations (`tuple` of `torch.Tensor`, *optional*): Result of [`tabulate_modulations`]. It must cover all
                 target positions.
             frequencies (`tuple`, *optional*): Result of [`prepare_frequencies`]. By default, it is computed.
@@ -578,7 +578,7 @@ class AOGPTModel(AOGPTStack):
             kwargs: Other arguments that Transformers may pass to any model, such as `output_hidden_states`.
 
         Returns:
-            `BaseModelOutputWithPast` with `last_hidden_state` (batch, rows or num_kept, hidden_size).
+            `BaseModelOutput` with `last_hidden_state` (batch, rows or num_kept, hidden_size).
 
         Raises:
             ValueError: If `num_kept` is not between 1 and the number of rows, or is less than this number without an
@@ -602,10 +602,10 @@ class AOGPTModel(AOGPTStack):
             frequencies=frequencies,
             kept=slice(None) if num_kept is None else slice(-num_kept, None),
             attention_mask=attention_mask,
-            past_key_values=past_key_values,
+            cache=cache,
             **kwargs,
         )
-        return BaseModelOutputWithPast(last_hidden_state=hidden_states, past_key_values=past_key_values)
+        return BaseModelOutput(last_hidden_state=hidden_states)
 
 
 class AOGPTWithHead(AOGPTPreTrainedModel):
@@ -730,7 +730,7 @@ class AOGPTForAnyOrderLM(AOGPTWithHead, AnyOrderGenerationMixin, AnyOrderInfilli
         orders: torch.LongTensor | None,
         attention_mask: torch.Tensor | None,
         **kwargs: Unpack[TransformersKwargs],
-    ) -> tuple[BaseModelOutputWithPast, torch.LongTensor]:
+    ) -> tuple[BaseModelOutput, torch.LongTensor]:
         """
         Check the inputs of [`forward`], and run the decoder on one row for each rank.
 
@@ -872,6 +872,10 @@ class AOGPTForMaskedLM(AOGPTWithHead):
         return self.make_masked_lm_output(logits, input_ids, attention_mask, labels, output, **kwargs)
 
 
+# Name of the cache in outputs, and in arguments of Transformers' `generate`. Version 5.24 has changed it.
+CACHE_NAME = "cache" if "cache" in CausalLMOutputWithPast.__dataclass_fields__ else "past_key_values"
+
+
 class StartRowCache:
     """Wrapper of a Transformers cache that does not store the start row, the first row of every forward pass."""
 
@@ -911,10 +915,11 @@ class AOGPTForCausalLM(AOGPTWithHead, GenerationMixin):
         input_ids: torch.LongTensor,
         attention_mask: torch.Tensor | None = None,
         position_ids: torch.LongTensor | None = None,
-        past_key_values: Cache | None = None,
+        cache: Cache | None = None,
         labels: torch.LongTensor | None = None,
         use_cache: bool | None = None,
         logits_to_keep: int | torch.Tensor = 0,
+        past_key_values: Cache | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> CausalLMOutputWithPast:
         """
@@ -929,15 +934,16 @@ class AOGPTForCausalLM(AOGPTWithHead, GenerationMixin):
                 causal.
             position_ids (`torch.LongTensor` of shape `(batch, n)`, *optional*): Positions of the tokens. By default,
                 positions are counted from 0 without padding.
-            past_key_values (`Cache`, *optional*): A Transformers cache.
+            cache (`Cache`, *optional*): A Transformers cache.
             labels (`torch.LongTensor` of shape `(batch, n)`, *optional*): Ids to predict, usually `input_ids`. This
                 method shifts them: `labels[b, i + 1]` is predicted at position i. -100 is ignored. Padding
                 is not, as in Transformers, so set its labels to -100.
-            use_cache (`bool`, *optional*): Whether to create and return a cache if `past_key_values` is not given.
+            use_cache (`bool`, *optional*): Whether to create and return a cache if `cache` is not given.
                 Defaults to `False`.
             logits_to_keep (`int` or `torch.Tensor`): If an integer, compute logits only for this number of last
                 positions (0 means all positions). If a tensor, compute logits only for the positions with these
                 indices.
+            past_key_values (`Cache`, *optional*): The name of `cache` in Transformers before 5.24.
             kwargs: Other arguments that Transformers may pass to any model, such as `output_hidden_states`.
 
         Returns:
@@ -955,9 +961,16 @@ class AOGPTForCausalLM(AOGPTWithHead, GenerationMixin):
                 f"`labels` need the logits of all positions, but `logits_to_keep` is {logits_to_keep}. Remove `labels` "
                 "or `logits_to_keep`."
             )
-        if use_cache and past_key_values is None:
-            past_key_values = DynamicCache(config=self.config)
-        num_cached = 0 if past_key_values is None else past_key_values.get_seq_length()
+        if past_key_values is not None:
+            if cache is not None:
+                raise ValueError(
+                    "`cache` and `past_key_values` are two names of the same argument, but both are given. Remove "
+                    "`past_key_values`."
+                )
+            cache = past_key_values
+        if use_cache and cache is None:
+            cache = DynamicCache(config=self.config)
+        num_cached = 0 if cache is None else cache.get_seq_length()
         length = input_ids.shape[1]
         is_token, is_visible = split_attention_mask(attention_mask, length, num_cached)
         input_ids = prepare_input_ids(self, input_ids, None if is_token is None else is_token[:, -length:])
@@ -969,8 +982,8 @@ class AOGPTForCausalLM(AOGPTWithHead, GenerationMixin):
         position_ids = self._prepare_position_ids(input_ids, is_token, position_ids, num_cached)
         output = self.model(
             **self._make_rows(input_ids, position_ids),
-            attention_mask=self._prepare_mask(input_ids, is_token, is_visible, past_key_values, num_cached),
-            past_key_values=None if past_key_values is None else StartRowCache(past_key_values),
+            attention_mask=self._prepare_mask(input_ids, is_token, is_visible, cache, num_cached),
+            cache=None if cache is None else StartRowCache(cache),
             **kwargs,
         )
         kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
@@ -987,9 +1000,9 @@ class AOGPTForCausalLM(AOGPTWithHead, GenerationMixin):
         return CausalLMOutputWithPast(
             loss=loss,
             logits=logits,
-            past_key_values=past_key_values,
             hidden_states=hidden_states,
             attentions=output.attentions,
+            **{CACHE_NAME: cache},
         )
 
     def prepare_inputs_for_generation(self, input_ids: torch.LongTensor, **kwargs: Any) -> dict[str, Any]:
@@ -1050,12 +1063,12 @@ class AOGPTForCausalLM(AOGPTWithHead, GenerationMixin):
         input_ids: torch.LongTensor,
         is_token: torch.BoolTensor | None,
         is_visible: torch.BoolTensor | None,
-        past_key_values: Cache | None,
+        cache: Cache | None,
         num_cached: int | torch.Tensor,
     ) -> torch.BoolTensor | None:
         """Return the attention mask (batch or 1, 1, rows, slots) with start row, or None if attention is causal."""
         length = input_ids.shape[1]
-        num_slots = length if past_key_values is None else past_key_values.get_mask_sizes(length, 0)[0]
+        num_slots = length if cache is None else cache.get_mask_sizes(length, 0)[0]
         if is_visible is None:
             if num_slots == length and not has_padding(is_token):
                 return None

@@ -6,6 +6,7 @@ import torch
 from transformers import PreTrainedTokenizerFast, StaticCache, pipeline
 
 from modeling_aogpt import AOGPTForAnyOrderLM, AOGPTForCausalLM
+from modeling_aogpt.modeling_aogpt import CACHE_NAME
 from tests.references import random_model
 
 
@@ -51,16 +52,17 @@ def test_the_text_may_start_at_a_later_position(causal: AOGPTForCausalLM, ids: t
     torch.testing.assert_close(logits, causal.lm_head(states), rtol=0, atol=1e-12)
 
 
+@pytest.mark.parametrize("name", ["cache", "past_key_values"])
 @pytest.mark.parametrize("implementation", ["eager", "sdpa"])
 def test_several_passes_with_a_cache_equal_one_pass(
-    causal: AOGPTForCausalLM, ids: torch.LongTensor, implementation: str
+    causal: AOGPTForCausalLM, ids: torch.LongTensor, implementation: str, name: str
 ) -> None:
     causal.set_attn_implementation(implementation)
     whole = causal(ids).logits
     cache, parts = None, []
     for start, end in ((0, 5), (5, 6), (6, 9), (9, 12)):
-        output = causal(ids[:, start:end], past_key_values=cache, use_cache=True)
-        cache = output.past_key_values
+        output = causal(ids[:, start:end], **{name: cache}, use_cache=True)
+        cache = output[CACHE_NAME]
         parts.append(output.logits)
     assert cache.get_seq_length() == 12
     torch.testing.assert_close(torch.cat(parts, dim=1), whole, rtol=0, atol=1e-12)
@@ -166,7 +168,7 @@ def test_a_prompt_that_fills_all_positions_is_an_error(causal: AOGPTForCausalLM,
         ids, mask = prompt[:, :length], torch.ones(1, length, dtype=torch.long)
         settings = {"prefill_chunk_size": 5} if prefill == "chunks" else {}
         if "cache" in prefill:
-            settings["past_key_values"] = causal(ids[:, :8], use_cache=True).past_key_values
+            settings[CACHE_NAME] = causal(ids[:, :8], use_cache=True)[CACHE_NAME]
         if prefill.startswith("new"):
             ids = ids[:, 8:]
         if length == 11:
@@ -208,17 +210,19 @@ def test_inputs_that_are_not_allowed_are_errors(causal: AOGPTForCausalLM) -> Non
         causal(torch.tensor([[1, 2]]), labels=torch.tensor([[1, 2]]), logits_to_keep=1)
     with pytest.raises(ValueError, match=r"AOGPTForCausalLM\.forward got the unknown argument `orders`"):
         causal(torch.tensor([[1, 2]]), orders=torch.tensor([[0, 1]]))
-    cache = causal(torch.zeros(1, 4, dtype=torch.long), use_cache=True).past_key_values
+    cache = causal(torch.zeros(1, 4, dtype=torch.long), use_cache=True)[CACHE_NAME]
+    with pytest.raises(ValueError, match="`cache` and `past_key_values` are two names of the same argument"):
+        causal(torch.tensor([[1, 2]]), cache=cache, past_key_values=cache)
     for wrong in (torch.tensor([1, 2]), torch.zeros(0, 2, dtype=torch.long)):
         with pytest.raises(ValueError, match=r"`input_ids` must have shape \(batch, n\)"):
             causal(wrong, attention_mask=torch.ones(1, 2))
     with pytest.raises(ValueError, match="must have 6 columns, for 4 cached and 2 new tokens, but has 3"):
-        causal(torch.tensor([[1, 2]]), past_key_values=cache, attention_mask=torch.ones(1, 3))
+        causal(torch.tensor([[1, 2]]), cache=cache, attention_mask=torch.ones(1, 3))
     with pytest.raises(ValueError, match="must have 5 columns, for 0 cached and 5 new tokens, but has 8"):
         causal(torch.zeros(1, 5, dtype=torch.long), attention_mask=torch.ones(1, 8))
     static = StaticCache(config=causal.config, max_cache_len=12)
     with pytest.raises(ValueError, match="must have 4 columns, for 0 cached and 4 new tokens, but has 12"):
-        causal(torch.zeros(1, 4, dtype=torch.long), past_key_values=static, attention_mask=torch.ones(1, 12))
-    cache = causal(torch.zeros(1, 12, dtype=torch.long), use_cache=True).past_key_values
+        causal(torch.zeros(1, 4, dtype=torch.long), cache=static, attention_mask=torch.ones(1, 12))
+    cache = causal(torch.zeros(1, 12, dtype=torch.long), use_cache=True)[CACHE_NAME]
     with pytest.raises(ValueError, match="at position 12, but the last position of this model is 11"):
-        causal(torch.tensor([[1]]), past_key_values=cache)
+        causal(torch.tensor([[1]]), cache=cache)

@@ -24,6 +24,7 @@ from modeling_aogpt import (
     DataCollatorForAnyOrderLM,
     MDMEncoderForMaskedLM,
 )
+from modeling_aogpt.modeling_aogpt import CACHE_NAME
 from modeling_aogpt.orders import random_orders
 from tests.references import random_encoder, random_model, with_class
 
@@ -79,7 +80,7 @@ def test_every_cache_generates_the_same(causal: AOGPTForCausalLM, ids: torch.Lon
 def test_a_cache_can_be_reused_in_the_next_call(causal: AOGPTForCausalLM, ids: torch.LongTensor) -> None:
     first = continue_text(causal, ids[:1, :3], max_length=7, return_dict_in_generate=True)
     prompt = torch.cat((first.sequences, torch.tensor([[5]])), dim=1)
-    result = continue_text(causal, prompt, past_key_values=first.past_key_values)
+    result = continue_text(causal, prompt, **{CACHE_NAME: first[CACHE_NAME]})
     assert torch.equal(result, continue_text(causal, prompt))
 
 

@@ -63,6 +63,8 @@ class Data:
 def load_data(arguments: DataArguments) -> Data:
     """Load, split, tokenize and cut a corpus. The same arguments give the same sequences in the same order."""
     marks = arguments.context_marks
+    if arguments.tokenizer is not None and arguments.vocab_size != DataArguments.vocab_size:
+        logger.info("`vocab_size` (%d) has no effect, because no tokenizer is trained.", arguments.vocab_size)
     if arguments.streaming:
         return _open_stream(arguments)
     corpus = load_corpus(arguments)
@@ -74,15 +76,13 @@ def load_data(arguments: DataArguments) -> Data:
         tokenizer = train_tokenizer(texts, arguments.vocab_size)
     else:
         tokenizer = load_tokenizer(arguments.tokenizer)
-        if arguments.vocab_size != DataArguments.vocab_size:
-            logger.info("`vocab_size` (%d) has no effect, because `tokenizer` is set.", arguments.vocab_size)
 
     # The validation split is made first: it is small, and if it has errors, they are found early.
     validation_rows, validation_facts = _make_sequences(validation, "validation", tokenizer, arguments)
     train_rows, train_facts = _make_sequences(train, "train", tokenizer, arguments)
     num_rows = len(train.rows) + (0 if validation.rows is train.rows else len(validation.rows))
     if num_empty := num_rows - train_facts["documents"] - validation_facts["documents"]:
-        logger.info("%d of %d documents of the corpus have no text, and are skipped.", num_empty, num_rows)
+        logger.info("%d of %d documents have no text, and are skipped.", num_empty, num_rows)
     facts = _make_facts(arguments, train_facts, validation_facts) | {
         "empty_documents": num_empty,
         "bytes_per_token": round(train_facts["bytes"] / train_facts["tokens"], 3),

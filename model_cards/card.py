@@ -61,7 +61,10 @@ def read_facts(card: str, default: str = "default") -> dict[str, Any]:
     facts |= own | own_size | {"hyperparameters": hyperparameters}
     if unknown := sorted(facts.keys() - FACTS):
         raise ValueError(f"{path} has unknown keys: {', '.join(unknown)}. Remove them. Allowed keys are {allowed}.")
-    values = {"size": size or "", "license": str(facts["license"])}
+    for name, kind in (("license", str), ("tags", list)):
+        if not isinstance(facts.get(name), kind | None):
+            raise ValueError(f"`{name}` in {path} must be a {kind.__name__}, but is {facts[name]!r}. Correct it.")
+    values = {"size": size or "", "license": facts["license"] or ""}
     return {name: _fill_in(fact, values) for name, fact in facts.items()}
 
 

@@ -112,8 +112,8 @@ def describe_corpus(results: dict[str, Any]) -> str:
     text = f"{name_corpus(results)}: {size}, {corpus['packing']}. Tokenizer: {remove_folders(corpus['tokenizer'])}."
     if initial_model is None:
         return text
-    start = f"Before this training, the model was {remove_folders(initial_model)}"
-    return f"{text} {start}, which has training data of its own."
+    start = f"The training started from the weights of {remove_folders(initial_model)}"
+    return f"{text} {start}, whose training data are not listed here."
 
 
 def name_corpus(results: dict[str, Any]) -> str:

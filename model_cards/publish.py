@@ -74,6 +74,10 @@ class PublishArguments:
 # -------------------------------------------------------------------------------------------------------- preparation
 
 
+# Cards that are only for the models for which they are the default.
+DEFAULT_CARDS = ("encoder", "left_to_right", "converted", "converted_masked")
+
+
 def default_card(config: AOGPTConfig, is_left_to_right: bool) -> str:
     """Return the name of the card for a model, if the user chooses none."""
     is_encoder = isinstance(config, MDMEncoderConfig)
@@ -104,9 +108,11 @@ def stage(source: Path, repo_id: str, folder: Path, arguments: PublishArguments)
     run_results = read_finished_run(run) if run else None
     model = load_local(model_folder)
     tokenizer = load_matching_tokenizer(model.config, arguments.tokenizer or str(model_folder))
-    is_left_to_right = model.generation_config.has_left_to_right_order
+    is_left_to_right = model.generation_config.is_left_to_right
     default = default_card(model.config, is_left_to_right)
     card_name = arguments.card or default
+    if card_name in DEFAULT_CARDS and card_name != default:
+        raise ValueError(f"The card {card_name!r} is for models of another kind. Remove `--card` to use {default!r}.")
     facts = read_facts(card_name, default)
     num_parameters = model.num_parameters()
     weights = identity_of_weights(str(model_folder)) if arguments.results else None

@@ -1011,9 +1011,11 @@ class AOGPTForCausalLM(AOGPTWithHead, GenerationMixin):
         if is_first and (mask is None or mask.shape == input_ids.shape):
             warn_if_started(self.config, input_ids, mask)
         if (position_ids := kwargs.get("position_ids")) is not None:
-            # After the prompt, several new tokens are drafts of assisted generation. The last draft may be at the last
-            # position of the model, because no token has to follow it.
-            verifies_drafts = is_first is False and kwargs.get("next_sequence_length") != 1
+            # After the prompt, several new tokens are drafts of assisted generation, which alone passes False. The last
+            # draft may be at the last position of the model, because no token has to follow it.
+            cache = kwargs.get(CACHE_NAME)
+            has_cached = is_first is False and cache is not None and cache.get_seq_length() > 0
+            verifies_drafts = has_cached and kwargs.get("next_sequence_length") != 1
             last = int(position_ids.max())
             self._check_position(last if verifies_drafts else last + 1)
         return super().prepare_inputs_for_generation(input_ids, **kwargs)

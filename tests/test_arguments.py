@@ -465,8 +465,20 @@ def test_null_on_the_command_line_removes_a_key_of_the_file(config: Path) -> Non
     training = parse_arguments([*encoder, *nulls, "--seed", "3"])[2]
     assert (training.left_to_right_fraction, training.final_left_to_right_fraction) == (0, None)
     assert (training.warmup_steps, training.seed) == (7, 3)
-    with pytest.raises(ValueError, match="Unknown key '--warmup' on the command line"):
-        parse_arguments([*argv, "--warmup", "null"])
+    for options, message in (
+        (["--warmup", "null"], "Unknown key '--warmup' on the command line"),
+        (["--corpus", "null", "c.txt"], "`corpus` is null, but 'c.txt' follows. Remove `null` or 'c.txt'"),
+        (["--no_qk_norm", "--qk-norm=null"], "`qk_norm` is given twice on the command line, once as null"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            parse_arguments([*argv, *options])
+
+
+def test_a_removed_key_may_be_that_of_another_initial_model(config: Path, tmp_path: Path) -> None:
+    AOGPTConfig(max_position_embeddings=64, qk_norm=False).save_pretrained(tmp_path / "model")
+    argv = [*add_lines(config, "sequence_length: 32"), f"--init_from={tmp_path / 'model'}"]
+    assert parse_arguments(argv)[1].sequence_length == 32
+    assert parse_arguments([*argv, "--sequence_length", "null"])[1].sequence_length == 64
 
 
 @pytest.mark.parametrize("null", ["null", "~", ""])

@@ -85,6 +85,9 @@ def test_facts_that_a_file_lacks_are_those_of_the_default_card(tmp_path: Path) -
         assert (facts["license"], facts["tags"]) == ("mit", ["chess"])
         assert (facts["summary"], facts["limits"]) == (expected["summary"], expected["limits"])
     assert "The licence of the weights is unknown." in read_facts("default")["licence_note"]
+    (tmp_path / "wrong.yaml").write_text("license: [mit]\n")
+    with pytest.raises(ValueError, match=r"`license` in .*wrong\.yaml must be a str, but is \['mit'\]"):
+        read_facts(str(tmp_path / "wrong.yaml"))
     assert "The licence of the weights is mit." in read_facts(str(tmp_path / "mine.yaml"))["licence_note"]
 
 

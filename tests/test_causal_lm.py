@@ -160,14 +160,21 @@ def test_generating_more_tokens_than_there_are_positions_is_an_error(causal: AOG
     assert causal.generate(prompt, attention_mask=mask, max_length=13).shape == (1, 13)
 
 
-@pytest.mark.parametrize("prefill", ["whole", "chunks", "filled cache", "new tokens after a filled cache"])
+@pytest.mark.parametrize(
+    "prefill", ["whole", "without cache", "beams", "chunks", "filled cache", "new tokens after a filled cache"]
+)
 def test_a_prompt_that_fills_all_positions_is_an_error(causal: AOGPTForCausalLM, prefill: str) -> None:
     """However the prompt is run: in chunks, or after a cache that already holds its first tokens."""
     prompt = torch.arange(12)[None] % 8
     for length in (11, 12):
         ids, mask = prompt[:, :length], torch.ones(1, length, dtype=torch.long)
-        settings = {"prefill_chunk_size": 5} if prefill == "chunks" else {}
-        if "cache" in prefill:
+        settings = {
+            "without cache": {"use_cache": False},
+            "beams": {"num_beams": 2},
+            "chunks": {"prefill_chunk_size": 5},
+        }
+        settings = dict(settings.get(prefill, {}))
+        if "filled" in prefill:
             settings[CACHE_NAME] = causal(ids[:, :8], use_cache=True)[CACHE_NAME]
         if prefill.startswith("new"):
             ids = ids[:, 8:]

@@ -131,7 +131,7 @@ def test_wrong_context_marks_are_refused(arguments: DataArguments, marks: str, p
 def test_empty_documents_are_counted(arguments: DataArguments, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level("INFO"):
         facts = load_data(arguments).facts
-    assert f"2 of {len(LINES) + 2} documents of the corpus have no text, and are skipped." in caplog.text
+    assert f"2 of {len(LINES) + 2} documents have no text, and are skipped." in caplog.text
     assert facts["empty_documents"] == 2
     assert facts["train"]["documents"] + facts["validation"]["documents"] == len(LINES)
 
@@ -142,7 +142,7 @@ def test_a_vocabulary_size_without_effect_is_reported(
     load_data(arguments).tokenizer.save_pretrained(tmp_path / "tokenizer")
     with caplog.at_level("INFO"):
         load_data(replace(arguments, tokenizer=str(tmp_path / "tokenizer")))
-    assert "`vocab_size` (300) has no effect, because `tokenizer` is set." in caplog.text
+    assert "`vocab_size` (300) has no effect, because no tokenizer is trained." in caplog.text
 
 
 def test_sources_of_local_files(arguments: DataArguments, tmp_path: Path) -> None:

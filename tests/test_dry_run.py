@@ -123,6 +123,7 @@ def test_a_launch_file_needs_no_keys(
         (["--gpu_memory=30"], "does not fit. Memory: decrease `per_device_batch_size`"),
         (["--keep_every=1"], "does not fit. Disk: free some space"),
         (["--num_processes=7"], "`batch_size` must be a multiple of 56"),
+        (["--gpu=A100"], "`gpu` is 'A100', but these GPUs differ: NVIDIA A100-SXM4-40GB, .*. Write more of the name"),
         (["--gpu=Abacus"], "`gpu` must be whole words of one of NVIDIA A100.*, but is 'Abacus'"),
         (["--launch=none.yaml"], "none.yaml"),
         (

@@ -14,6 +14,7 @@ from accelerate import Accelerator
 from PIL import Image
 from transformers import PreTrainedTokenizerFast
 
+from common.hardware import versions
 from common.tokenization import train_tokenizer
 from eval.generative import GenerativeArguments, generative, main
 from eval.judging import Judge, Sample, short_name, without_padding
@@ -278,7 +279,7 @@ def test_samples_of_other_weights_are_not_reused(
 
 def test_results_record_versions_and_hardware(folder: str, arguments: GenerativeArguments) -> None:
     (found, *_) = generative([folder], replace(arguments, steps=[4], top_p=[1.0]))
-    assert found["versions"]["torch"] == torch.__version__
+    assert found["versions"] == versions()
     assert found["hardware"]["num_threads"] == torch.get_num_threads()
     assert found["judge_weights"] not in (None, found["cell"]["weights"])
 

@@ -48,7 +48,7 @@ def documents(num_rows: int, tokens_per_row: int = 2) -> Dataset:
 
 
 def test_the_published_protocol_drops_the_remainder_of_each_worker() -> None:
-    # 20 rows for 8 workers: four get 3 rows (6 ids), four get 2 rows (4 ids). Blocks have 5 ids.
+    # 20 rows for 8 workers: four get 3 rows (6 ids), four get 2 rows (4 ids). Sequences have 5 ids.
     sequences = cut_into_sequences(documents(20), 5, "published")
     assert [sequence["input_ids"] for sequence in sequences] == [
         [row, -1, row + 1, -1, row + 2] for row in (0, 3, 6, 9)

@@ -173,6 +173,33 @@ def test_the_default_card_depends_on_the_model() -> None:
         assert default_card(config, is_left_to_right) == card
 
 
+def test_facts_that_a_users_file_lacks_fit_the_model(run: Path, tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text("license: mit\n")
+    vocabulary = vocabulary_arguments(AutoTokenizer.from_pretrained(run / "model"))
+    vocabulary["vocab_size"] += 1  # the table of an encoder has an entry for the mask
+    model = MDMEncoderForMaskedLM(MDMEncoderConfig(**vocabulary, **SIZES))
+    model.save_pretrained(tmp_path / "encoder")
+    stage(tmp_path / "encoder", tmp_path / "staged", card=str(tmp_path / "mine.yaml"), tokenizer=str(run / "model"))
+    text = (tmp_path / "staged" / "README.md").read_text()
+    assert "An encoder-only masked diffusion language model." in text
+    assert "The licence of the weights is mit." in text
+    with pytest.raises(ValueError, match=r"The card 'encoder' is for models of another kind\. .* to use 'default'"):
+        stage(run, tmp_path / "other", card="encoder")
+
+
+def test_strided_blocks_are_not_left_to_right(run: Path, tmp_path: Path) -> None:
+    copied = Path(shutil.copytree(run, tmp_path / "run"))
+    for settings, is_left_to_right in (
+        ({"order": "left_to_right"}, True),
+        ({"order": "left_to_right", "stride": 4}, False),
+    ):
+        (copied / "model" / "generation_config.json").write_text(json.dumps(settings))
+        stage(copied, tmp_path / f"{is_left_to_right}")
+        card = (tmp_path / f"{is_left_to_right}" / "README.md").read_text()
+        assert ("fills in masks from left to right" in card) == is_left_to_right
+        assert ("any-order" in ModelCard(card).data.tags) == (not is_left_to_right)
+
+
 def test_the_card_of_a_fine_tuned_model_names_the_initial_model(run: Path, tmp_path: Path) -> None:
     copied = Path(shutil.copytree(run, tmp_path / "run"))
     results = json.loads((run / "results.json").read_text())
@@ -180,7 +207,7 @@ def test_the_card_of_a_fine_tuned_model_names_the_initial_model(run: Path, tmp_p
     (copied / "results.json").write_text(json.dumps(results))
     stage(copied, tmp_path / "repository")
     text = " ".join((tmp_path / "repository" / "README.md").read_text().split())
-    assert "Before this training, the model was earlier, which has training data of its own." in text
+    assert "The training started from the weights of earlier, whose training data are not listed here." in text
 
 
 def test_the_code_of_a_card_runs_with_short_sequences(run: Path, tmp_path: Path) -> None:

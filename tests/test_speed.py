@@ -484,7 +484,7 @@ def test_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.
     written = (folder / "speed.md").read_text()
     assert "| 2 | 16 | encoder | " in written
     assert "All weights are random." in written
-    used = f"torch {torch.__version__}, transformers {transformers.__version__}, python {platform.python_version()}. "
+    used = f"torch {versions()['torch']}, transformers {transformers.__version__}, python {platform.python_version()}. "
     assert f"; {used}On this machine, large" in written
 
 

@@ -252,7 +252,12 @@ def parse_keys(argv: list[str]) -> tuple[ModelArguments, DataArguments, Training
 
 
 def _split_nulls(options: list[str]) -> tuple[list[str], set[str]]:
-    """Return the options without those of the form `--KEY null` or `--KEY=null`, and the keys of the latter."""
+    """
+    Return the options without those of the form `--KEY null` or `--KEY=null`, and the keys of the latter.
+
+    Raises:
+        ValueError: If a key has null and another value.
+    """
     kept, keys, remaining = [], set(), list(options)
     while remaining:
         option = remaining.pop(0)
@@ -260,9 +265,13 @@ def _split_nulls(options: list[str]) -> tuple[list[str], set[str]]:
         if name.startswith("--") and not value and remaining[:1] == ["null"]:
             value = remaining.pop(0)
         if name.startswith("--") and value == "null":
-            keys.add(name[2:].replace("-", "_"))
+            keys.add(key := name[2:].replace("-", "_"))
+            if remaining and not remaining[0].startswith("-"):
+                raise ValueError(f"`{key}` is null, but {remaining[0]!r} follows. Remove `null` or {remaining[0]!r}.")
         else:
             kept.append(option)
+    if both := sorted(keys & _given_keys({}, kept)):
+        raise ValueError(f"`{both[0]}` is given twice on the command line, once as null. Remove one of the two.")
     return kept, keys
 
 

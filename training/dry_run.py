@@ -21,7 +21,7 @@ from transformers import AutoModel
 from common.commands import Options, Parser, one_line_errors, option
 from common.data_arguments import DataArguments
 from common.files import free_space, read_yaml
-from common.hardware import GPUS
+from common.hardware import GPU, GPUS
 from common.models import Model, read_config
 from common.reports import markdown_table
 from common.tokenization import vocabulary_arguments
@@ -78,10 +78,7 @@ def estimate_run(
     """Return the estimated quantities by name, and one sentence for each resource (memory, disk) that is too small."""
     launch = read_launch(options)
     num_processes = launch["num_processes"]
-    gpus = [name for name in GPUS if re.search(rf"\b{re.escape(options.gpu)}\b", name)]  # not H200 for H20
-    if not gpus:
-        raise ValueError(f"`gpu` must be whole words of one of {', '.join(GPUS)}, but is {options.gpu!r}.")
-    gpu = GPUS[gpus[0]]
+    name, gpu = find_gpu(options.gpu)
     available = gpu.memory if options.gpu_memory is None else options.gpu_memory
     with torch.device("meta"):
         model = AutoModel.from_config(config)
@@ -96,7 +93,7 @@ def estimate_run(
         "parameters": f"{model.num_parameters():,}",
         "tokens": f"{training.max_steps * batch_tokens:,} ({batch_tokens:,} per step)",
         "FLOPs": f"{training.max_steps * step_flops:.2e}",
-        "machine": f"{num_processes} x {gpus[0]}, {passes} {'pass' if passes == 1 else 'passes'} per step",
+        "machine": f"{num_processes} x {name}, {passes} {'pass' if passes == 1 else 'passes'} per step",
         "speed": f"{3600 / seconds:,.0f} steps per hour at {options.mfu:.0%} MFU",
         "time": (f"{hours:,.1f} hours" if hours < 24 else f"{hours / 24:,.1f} days") + " without evaluations",
         "memory per GPU": f"{memory / 1e9:,.1f} of {available:g} GB",
@@ -111,6 +108,16 @@ def estimate_run(
     if not is_free:
         problems.append("Disk: free some space, decrease `save_total_limit`, or increase `keep_every`.")
     return values, problems
+
+
+def find_gpu(words: str) -> tuple[str, GPU]:
+    """Return the name and the properties of the GPU in `GPUS` whose name contains `words`."""
+    found = [name for name in GPUS if re.search(rf"\b{re.escape(words)}\b", name, re.IGNORECASE)]  # not H200 for H20
+    if not found:
+        raise ValueError(f"`gpu` must be whole words of one of {', '.join(GPUS)}, but is {words!r}.")
+    if len({GPUS[name] for name in found}) > 1:
+        raise ValueError(f"`gpu` is {words!r}, but these GPUs differ: {', '.join(found)}. Write more of the name.")
+    return found[0], GPUS[found[0]]
 
 
 def disk_space(num_parameters: int, training: TrainingArguments) -> tuple[str, bool]:

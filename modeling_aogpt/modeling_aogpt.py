@@ -8,6 +8,7 @@ row predicts (see `rows.py`).
 """
 
 import copy
+import warnings
 from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
@@ -876,6 +877,17 @@ class AOGPTForMaskedLM(AOGPTWithHead):
 CACHE_NAME = "cache" if "cache" in CausalLMOutputWithPast.__dataclass_fields__ else "past_key_values"
 
 
+def check_old_cache_name(cache: Cache | None) -> None:
+    """Raise a `ValueError` if `past_key_values` and `cache` are both given. Warn if the old name is deprecated."""
+    if cache is not None:
+        raise ValueError(
+            "`cache` and `past_key_values` are two names of the same argument, but both are given. Remove "
+            "`past_key_values`."
+        )
+    if CACHE_NAME == "cache" and not torch.compiler.is_compiling():
+        warnings.warn("`past_key_values` is deprecated in Transformers. Use `cache` instead.", FutureWarning, 3)
+
+
 class StartRowCache:
     """Wrapper of a Transformers cache that does not store the start row, the first row of every forward pass."""
 
@@ -962,11 +974,7 @@ class AOGPTForCausalLM(AOGPTWithHead, GenerationMixin):
                 "or `logits_to_keep`."
             )
         if past_key_values is not None:
-            if cache is not None:
-                raise ValueError(
-                    "`cache` and `past_key_values` are two names of the same argument, but both are given. Remove "
-                    "`past_key_values`."
-                )
+            check_old_cache_name(cache)
             cache = past_key_values
         if use_cache and cache is None:
             cache = DynamicCache(config=self.config)

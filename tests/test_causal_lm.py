@@ -1,6 +1,8 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
 
+from contextlib import nullcontext
+
 import pytest
 import torch
 from transformers import PreTrainedTokenizerFast, StaticCache, pipeline
@@ -61,7 +63,9 @@ def test_several_passes_with_a_cache_equal_one_pass(
     whole = causal(ids).logits
     cache, parts = None, []
     for start, end in ((0, 5), (5, 6), (6, 9), (9, 12)):
-        output = causal(ids[:, start:end], **{name: cache}, use_cache=True)
+        is_deprecated = start > 0 and (name, CACHE_NAME) == ("past_key_values", "cache")
+        with pytest.warns(FutureWarning, match="Use `cache`") if is_deprecated else nullcontext():
+            output = causal(ids[:, start:end], **{name: cache}, use_cache=True)
         cache = output[CACHE_NAME]
         parts.append(output.logits)
     assert cache.get_seq_length() == 12

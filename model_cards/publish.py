@@ -171,13 +171,15 @@ def _fit_texts(facts: dict[str, Any], tokenizer: PreTrainedTokenizerBase, longes
 
 
 def _with_run_facts(facts: dict[str, Any], card: str, run: Path, results: dict[str, Any]) -> dict[str, Any]:
-    """Return the facts of a card and of a run. Raise a `ValueError` if the card is for runs with another corpus."""
+    """Return the facts of a card and of a run. Raise a `ValueError` if they contradict each other."""
     corpus = name_corpus(results)
     if facts.get("corpus", corpus) != corpus:
         raise ValueError(
             f"The card {card!r} is for models trained on {facts['corpus']}, but {run} was trained on {corpus}. Remove "
             "`--card` to use the default card, or pass a YAML file for this run."
         )
+    if facts.get("hyperparameters"):
+        raise ValueError(f"The card {card!r} has `hyperparameters`, but those of a run are its settings. Remove them.")
     return {"training_data": describe_corpus(results)} | facts | {"hyperparameters": select_hyperparameters(results)}
 
 

@@ -187,6 +187,12 @@ def test_facts_that_a_users_file_lacks_fit_the_model(run: Path, tmp_path: Path) 
         stage(run, tmp_path / "other", card="encoder")
 
 
+def test_a_card_cannot_replace_the_settings_of_a_run(run: Path, tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text("hyperparameters: {learning rate: 1}\n")
+    with pytest.raises(ValueError, match="has `hyperparameters`, but those of a run are its settings"):
+        stage(run, tmp_path / "staged", card=str(tmp_path / "mine.yaml"))
+
+
 def test_strided_blocks_are_not_left_to_right(run: Path, tmp_path: Path) -> None:
     copied = Path(shutil.copytree(run, tmp_path / "run"))
     for settings, is_left_to_right in (

@@ -69,7 +69,7 @@ def read_facts(card: str, default: str = "default") -> dict[str, Any]:
 
 
 def _fill_in(fact: Any, values: dict[str, str]) -> Any:
-    """Return a fact with the placeholders `{name}` in its text replaced by `values`."""
+    """Return a fact. If it is text, each placeholder `{name}` in it is replaced by `values[name]`."""
     for name, value in values.items():
         fact = fact.replace(f"{{{name}}}", value) if isinstance(fact, str) else fact
     return fact

@@ -74,7 +74,7 @@ class PublishArguments:
 # -------------------------------------------------------------------------------------------------------- preparation
 
 
-# Cards that are only for the models for which they are the default.
+# Cards for one kind of model each (see `default_card`). They are refused for models of other kinds.
 DEFAULT_CARDS = ("encoder", "left_to_right", "converted", "converted_masked")
 
 

@@ -567,9 +567,8 @@ class AOGPTModel(AOGPTStack):
                 the target position, or -1 for the beginning of the text, or -2 for a token that the row does not know.
                 Required with `config.neighbor_embeddings`, otherwise not allowed.
             attention_mask (`torch.BoolTensor` of shape `(batch or 1, 1, rows, slots)`, *optional*): True where a row
-                attends to a slot, that is, to a cached or new row. By default, attention is causal. If
-                `cache` is not empty, a mask is required, unless there is a single row that attends to all
-                slots.
+                attends to a slot, that is, to a cached or new row. By default, attention is causal. If `cache` is not
+                empty, a mask is required, unless there is a single row that attends to all slots.
             cache (`Cache`, *optional*): Any object with an `update` method like that of Transformers' caches.
             modulations (`tuple` of `torch.Tensor`, *optional*): Result of [`tabulate_modulations`]. It must cover all
                 target positions.
@@ -873,7 +872,8 @@ class AOGPTForMaskedLM(AOGPTWithHead):
         return self.make_masked_lm_output(logits, input_ids, attention_mask, labels, output, **kwargs)
 
 
-# Name of the cache in outputs, and in arguments of Transformers' `generate`. Version 5.24 has changed it.
+# Name of the cache in the outputs of models, and in the arguments that `generate` of Transformers passes to models.
+# Transformers 5.24 renamed it from `past_key_values` to `cache`.
 CACHE_NAME = "cache" if "cache" in CausalLMOutputWithPast.__dataclass_fields__ else "past_key_values"
 
 
@@ -1019,11 +1019,15 @@ class AOGPTForCausalLM(AOGPTWithHead, GenerationMixin):
         if is_first and (mask is None or mask.shape == input_ids.shape):
             warn_if_started(self.config, input_ids, mask)
         if (position_ids := kwargs.get("position_ids")) is not None:
-            # After the prompt, several new tokens are drafts of assisted generation, which alone passes False. The last
-            # draft may be at the last position of the model, because no token has to follow it.
+            # Only assisted generation passes `is_first_iteration=False`. Several new tokens after a filled cache are
+            # then drafts. The last draft may be at the last position of the model, because no token has to follow it.
             cache = kwargs.get(CACHE_NAME)
-            has_cached = is_first is False and cache is not None and cache.get_seq_length() > 0
-            verifies_drafts = has_cached and kwargs.get("next_sequence_length") != 1
+            verifies_drafts = (
+                is_first is False
+                and kwargs.get("next_sequence_length") != 1
+                and cache is not None
+                and cache.get_seq_length() > 0
+            )
             last = int(position_ids.max())
             self._check_position(last if verifies_drafts else last + 1)
         return super().prepare_inputs_for_generation(input_ids, **kwargs)

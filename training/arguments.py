@@ -226,7 +226,7 @@ def parse_keys(argv: list[str]) -> tuple[ModelArguments, DataArguments, Training
     """
     Parse `CONFIG.yaml [--key value ...]`, and return the arguments and the set of the given keys.
 
-    On the command line, the value `null` removes a key of the YAML file. Each value is checked by itself. The model of
+    With `--KEY null`, the value of KEY in the YAML file is not used. Each value is checked by itself. The model of
     `init_from` is not read.
     """
     parser = Parser((ModelArguments, DataArguments, TrainingArguments))

@@ -9,7 +9,7 @@ from transformers import PreTrainedTokenizerFast, StaticCache, pipeline
 
 from modeling_aogpt import AOGPTForAnyOrderLM, AOGPTForCausalLM
 from modeling_aogpt.modeling_aogpt import CACHE_NAME
-from tests.references import random_model
+from tests.references import random_model, with_class
 
 
 @pytest.fixture(params=["learned", "rotary", "neighbors"])
@@ -191,6 +191,15 @@ def test_a_prompt_that_fills_all_positions_is_an_error(causal: AOGPTForCausalLM,
             continue
         with pytest.raises(ValueError, match="at position 12, but the last position of this model is 11"):
             causal.generate(ids, attention_mask=mask, max_new_tokens=1, do_sample=False, **settings)
+
+
+def test_an_assistant_needs_a_position_after_the_prompt(causal: AOGPTForCausalLM) -> None:
+    longer = with_class(random_model(max_position_embeddings=24), AOGPTForCausalLM)
+    prompt = torch.arange(12)[None] % 8
+    settings = {"attention_mask": torch.ones_like(prompt), "max_new_tokens": 4, "do_sample": False}
+    assert longer.generate(prompt, **settings).shape == (1, 16)
+    with pytest.raises(ValueError, match="at position 12, but the last position of this model is 11"):
+        longer.generate(prompt, **settings, assistant_model=causal)
 
 
 def test_inputs_that_are_not_allowed_are_errors(causal: AOGPTForCausalLM) -> None:

@@ -26,7 +26,7 @@ from common.commands import one_line_errors, progress_bar
 from common.hardware import default_device
 from common.models import find_model, load_pretrained, read_any_config
 from common.results import default_length
-from eval.scoring import split_batches
+from eval.journal import split_batches
 from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM
 from modeling_aogpt.devices import rows_per_head_call
 from modeling_aogpt.likelihood import ROWS_PER_HEAD_CALL

@@ -36,7 +36,7 @@ from common.models import Model, load_model
 from common.reports import markdown_table, with_error
 from common.results import check_is_no_run, read_finished_run
 from common.tokenization import num_unpadded, to_bytes
-from eval.scoring import ratio_with_error, wilson_interval
+from eval.estimates import ratio_with_error, wilson_interval
 from modeling_aogpt.tokenization import load_tokenizer
 
 BEFORE = "only the text before, known length"

@@ -14,8 +14,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenize
 from common.models import identity_of_weights, load_pretrained
 from common.results import default_length
 from common.tokenization import num_unpadded
+from eval.estimates import perplexity_over, ratio_with_error
+from eval.journal import score_sequences
 from eval.scorers import CausalScorer, check_causal
-from eval.scoring import perplexity_over, ratio_with_error, score_rows
 
 MAX_LENGTH = 1024  # longest sample, in tokens, for a judge without a maximum
 
@@ -79,11 +80,11 @@ class Judge:
                 f"A perplexity needs a sample of at least two tokens, but all {len(sequences)} samples are shorter. "
                 "Generate longer samples."
             )
-        rows = [{"input_ids": sequences[index][: self.longest]} for index in judged]
-        nats = score_rows(
-            self.scorer, rows, "left_to_right", num_orders=1, seed=0, batch_size=batch_size, name="Judging"
+        cut = [sequences[index][: self.longest] for index in judged]
+        nats = score_sequences(
+            self.scorer, cut, "left_to_right", num_orders=1, seed=0, batch_size=batch_size, name="Judging"
         )
-        counts = np.array([len(row["input_ids"]) - 1 for row in rows])
+        counts = np.array([len(ids) - 1 for ids in cut])
         perplexities, pooled = np.exp(nats / counts), perplexity_over(nats, counts)
         per_sample: list[float | None] = [None] * len(sequences)
         for index, perplexity in zip(judged, perplexities.tolist(), strict=True):

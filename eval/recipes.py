@@ -17,7 +17,7 @@ from transformers import PreTrainedTokenizerBase
 
 from common.reports import BLUE, GREEN, GREY, ORANGE, RED, markdown_table
 from common.results import WITHOUT_EFFECT, read_finished_run
-from eval.scoring import wilson_interval
+from eval.estimates import wilson_interval
 
 COLORS = (BLUE, GREEN, ORANGE, RED, GREY)  # colors of the recipes in charts
 INK = "#22262a"  # color of lines and text in charts

@@ -106,12 +106,12 @@ class CausalScorer:
         return losses.double().view(labels.shape).sum(dim=-1)
 
 
-Scorer = AnyOrderScorer | CausalScorer
+ModelScorer = AnyOrderScorer | CausalScorer
 
 
 def load_scorer(
     name: str, dtype: torch.dtype, device: torch.device, revision: str | None = None, **settings: int
-) -> Scorer:
+) -> ModelScorer:
     """
     Load a model from a folder or the Hub, and return its scorer.
 

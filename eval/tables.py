@@ -9,7 +9,7 @@ Each RESULTS.json is a file that eval/zero_shot.py wrote. Results for text files
 """
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -119,7 +119,7 @@ def list_departures(results: dict[str, Any], measure: str, names: Iterable[str])
     return departures
 
 
-def zero_shot_table(runs: Sequence[dict[str, Any]]) -> str:
+def paper_table(runs: Sequence[dict[str, Any]]) -> str:
     """Return Tables 4 and 5 with results of `runs` in bold, below the published results of the same model size."""
     sizes = sorted({size for run in runs if (size := _published_size(run["num_parameters"]))})
     titles = [data_set.title for data_set in EVALUATION_SETS.values()]
@@ -155,25 +155,40 @@ def _format_cell(scored: dict[str, Any] | None, measure: str) -> str:
     return with_error(metrics["perplexity"], metrics["perplexity_standard_error"], 2)
 
 
-def measures_table(runs: Sequence[dict[str, Any]]) -> str:
+def _show(metric: str, digits: int) -> Callable[[dict[str, Any]], str]:
+    """Return a function that formats a metric of a result with its standard error, or as "" if it is missing."""
+    return lambda result: (
+        with_error(result[metric], result[f"{metric}_standard_error"], digits) if metric in result else ""
+    )
+
+
+# Columns of the table of eval/zero_shot.py. To add one, add a line: the header, `l` or `r` for the alignment, and a
+# function that returns the text of a cell. Its argument has the values in results.json of one measure on one text, and
+# `text` and `measure`. (The values are computed in `_summarize` of eval/zero_shot.py.)
+COLUMNS: dict[str, tuple[str, Callable[[dict[str, Any]], str]]] = {
+    "text": ("l", lambda result: result["text"]),
+    "documents": ("r", lambda result: f"{result['documents']:,}"),
+    "tokens": ("r", lambda result: f"{result['tokens']:,}"),
+    "dropped": ("r", lambda result: f"{result['dropped_tokens']:,}"),
+    "log-likelihood": ("l", lambda result: MEASURE_NAMES[result["measure"]]),
+    "sequences": ("r", lambda result: f"{result['sequences']:,}"),
+    "perplexity": ("r", _show("perplexity", 2)),
+    "bits per byte": ("r", _show("bits_per_byte", 4)),
+}
+
+
+def zero_shot_table(runs: Sequence[dict[str, Any]]) -> str:
     """Return a table of all measures of `runs`. If there are several runs, its first column is the model."""
-    has_model = len(runs) > 1
-    rows = [
-        (
-            *([run["model"]] if has_model else []),
-            *(name, f"{scored['documents']:,}", f"{scored['tokens']:,}", f"{scored['dropped_tokens']:,}"),
-            *(MEASURE_NAMES[measure], f"{metrics['sequences']:,}"),
-            *(
-                with_error(metrics[metric], metrics[f"{metric}_standard_error"], digits) if metric in metrics else ""
-                for metric, digits in (("perplexity", 2), ("bits_per_byte", 4))
-            ),
-        )
+    first = {"model": ("l", lambda result: result["model"])} if len(runs) > 1 else {}
+    columns = first | COLUMNS
+    results = [
+        {"model": run["model"], "text": name, "measure": measure} | text | values
         for run in runs
-        for name, scored in run["datasets"].items()
-        for measure, metrics in scored["measures"].items()
+        for name, text in run["datasets"].items()
+        for measure, values in text["measures"].items()
     ]
-    header = ["text", "documents", "tokens", "dropped", "log-likelihood", "sequences", "perplexity", "bits per byte"]
-    table = markdown_table(["model", *header] if has_model else header, rows, "l" * has_model + "lrrrlrrr")
+    rows = [[show(result) for _, show in columns.values()] for result in results]
+    table = markdown_table([*columns], rows, "".join(align for align, _ in columns.values()))
     return f"{table}\n\nValues after ± are standard errors over sequences."
 
 
@@ -231,7 +246,7 @@ def main(argv: list[str]) -> None:
     in_paper, others = [], []
     for run in runs:
         (in_paper if run["datasets"].keys() & EVALUATION_SETS.keys() else others).append(run)
-    tables = ((zero_shot_table, in_paper), (measures_table, others))
+    tables = ((paper_table, in_paper), (zero_shot_table, others))
     print("\n\n".join(make_table(part) for make_table, part in tables if part))
 
 

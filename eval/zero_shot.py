@@ -16,7 +16,7 @@ import hashlib
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -37,6 +37,8 @@ from common.processes import in_turn, start_accelerator
 from common.results import check_is_no_run, default_length, settings_of_run
 from common.sequences import encode_documents, pad, total
 from common.tokenization import vocabulary_arguments
+from eval.estimates import bits_per_byte_over, perplexity_over
+from eval.journal import Journal, score_sequences
 from eval.protocols import (
     EVALUATION_SETS,
     PUBLISHED_LENGTH,
@@ -45,16 +47,8 @@ from eval.protocols import (
     published_precisions,
     released_subset,
 )
-from eval.scorers import (
-    MEASURES,
-    RANDOM_MEASURES,
-    AnyOrderScorer,
-    CausalScorer,
-    Scorer,
-    load_scorer,
-)
-from eval.scoring import Journal, bits_per_byte_over, perplexity_over, score_rows
-from eval.tables import measures_table, zero_shot_table
+from eval.scorers import MEASURES, RANDOM_MEASURES, AnyOrderScorer, CausalScorer, ModelScorer, load_scorer
+from eval.tables import paper_table, zero_shot_table
 from modeling_aogpt.tokenization import load_tokenizer
 from modeling_aogpt.validation import check_choice, check_even
 
@@ -120,7 +114,7 @@ class ScoringArguments(Options):
         if bool(self.text_file) == bool(self.datasets):
             given = "both are" if self.text_file else "neither is"
             raise ValueError(f"Set either `text_file` or `datasets`, but not both ({given} set).")
-        if self.released_subset and not (self.datasets and self.protocol == "published"):
+        if self.released_subset and not self.is_published:
             raise ValueError(
                 "`released_subset` has no effect without `datasets` and `protocol='published'`. Set both, or remove "
                 "`released_subset`."
@@ -133,16 +127,35 @@ class ScoringArguments(Options):
             for value in getattr(self, name):
                 check_choice(name, value, allowed)
 
+    @property
+    def is_published(self) -> bool:
+        """Whether the texts are cut, and computed with the precision, as for the paper's tables."""
+        return bool(self.datasets) and self.protocol == "published"
 
-# Key: name of a text. Value: the sequences of the text, and facts for results.json.
-Texts = dict[str, tuple[list[dict[str, Any]], dict[str, Any]]]
+
+@dataclass
+class Text:
+    """
+    A text to score.
+
+    Attributes:
+        sequences: Sequences as dictionaries with `input_ids`, `num_tokens` (without padding) and `num_bytes`.
+        facts: Facts for results.json: where the text comes from, and total counts.
+    """
+
+    sequences: list[dict[str, Any]]
+    facts: dict[str, Any]
+
+
+# Called with the results in the main process, before the finished batches are removed.
+Save = Callable[[dict[str, Any]], None]
 
 
 def zero_shot(
     model_name: str,
     arguments: ScoringArguments,
     journal_folder: Path | None = None,
-    save: Callable[[dict[str, Any]], None] = lambda results: None,
+    save: Save = lambda results: None,
     identity: str | None = None,
 ) -> dict[str, Any]:
     """
@@ -153,41 +166,21 @@ def zero_shot(
         arguments: Settings.
         journal_folder: Folder that keeps finished batches until the results are saved (see `Journal`). A hash of the
             model's revision and of all sequences is appended to the name of the folder.
-        save: Function that writes the results. It is called in the main process.
+        save: Function that writes the results.
         identity: Result of `identity_of_weights` for the model. It is computed if it is not given.
     """
     started = time.perf_counter()
     accelerator = start_accelerator()
-    settings = {name: getattr(arguments, name) for name in ("ensemble_size", "num_ranks", "num_times")}
     identity = identity or identity_of_weights(model_name)
     weights, revision = (identity, None) if Path(model_name).is_dir() else (None, identity)
-    scorer = load_scorer(model_name, getattr(torch, arguments.dtype), accelerator.device, revision, **settings)
-    measures = _choose_measures(scorer, arguments.measures)
-    _check_options(scorer, arguments, measures)
-    tokenizer = load_tokenizer(arguments.tokenizer or model_name)
-    _check_vocabulary(scorer.model, tokenizer, arguments.tokenizer or model_name)
+    scorer = _load_scorer(model_name, revision, arguments, accelerator.device)
+    precisions = _choose_precisions(scorer, arguments)
+    tokenizer = _load_tokenizer(model_name, scorer, arguments)
     length = choose_length(scorer.model, arguments, default_length(model_name, scorer.model.config))
-    is_published = bool(arguments.datasets) and arguments.protocol == "published"
-    if isinstance(scorer, CausalScorer):
-        if not is_published:
-            has_start = tokenizer.bos_token_id is not None
-            scorer.start_id = tokenizer.bos_token_id if has_start else tokenizer.eos_token_id
-        elif length < 2:
-            raise ValueError(
-                f"`sequence_length` must be at least 2, but is {length}. In the published protocol, a causal model "
-                "does not score the first token of a sequence."
-            )
-    packing = arguments.packing or settings_of_run(model_name).get("packing", "packed")
+    _choose_start(scorer, tokenizer, length, arguments)
     with in_turn(accelerator):
-        texts: Texts = dict(_load_all(arguments, tokenizer, packing, length, isinstance(scorer, CausalScorer)))
-
-    published = published_precisions(scorer.model.config)
-    default_precisions = published if is_published else dict.fromkeys(MEASURES, "no")
-    precisions = {measure: arguments.mixed_precision or default_precisions[measure] for measure in measures}
-    if journal_folder is not None:
-        journal_folder = journal_folder.with_name(f"{journal_folder.name}-{_digest(revision, texts)}")
-    journal = Journal(journal_folder)
-    scored = _score_texts(scorer, texts, precisions, length, arguments, journal)
+        texts = _load_texts(model_name, scorer, tokenizer, length, arguments)
+    journal = Journal(journal_folder and _name_by_content(journal_folder, revision, texts))
     results = {
         "model": model_name,
         "revision": revision,
@@ -198,9 +191,12 @@ def zero_shot(
         "protocol": arguments.protocol if arguments.datasets else "clean",
         "sequence_length": length,
         "mixed_precision": precisions,
-        "published_precision": published,
+        "published_precision": published_precisions(scorer.model.config),
         "arguments": asdict(arguments),
-        "datasets": scored,
+        "datasets": {
+            name: _score_text(name, text, scorer, precisions, length, arguments, journal)
+            for name, text in texts.items()
+        },
         "seconds": round(time.perf_counter() - started, 1),
         "hardware": hardware(accelerator),
         "versions": versions(),
@@ -211,61 +207,31 @@ def zero_shot(
     return results
 
 
-def _score_texts(
-    scorer: Scorer, texts: Texts, precisions: dict[str, str], length: int, arguments: ScoringArguments, journal: Journal
-) -> dict[str, dict[str, Any]]:
-    """Return, for each text, its facts (see `Texts`), its number of tokens, and the results of each `measure`."""
-    batch_size = max(1, arguments.tokens_per_batch // length)
-    scored: dict[str, dict[str, Any]] = {}
-    for name, (rows, facts) in texts.items():
-        scored[name] = facts | {"tokens": int(_count_tokens(scorer, rows).sum()), "measures": {}}
-        for measure, precision in precisions.items():
-            is_subset = arguments.released_subset and measure == "any_order"
-            chosen = [rows[index] for index in released_subset(name, len(rows))] if is_subset else rows
-            options = arguments.num_orders, arguments.seed, batch_size, precision
-            nats = score_rows(scorer, chosen, measure, *options, journal, name)
-            scored[name]["measures"][measure] = _summarize(scorer, chosen, nats)
-    return scored
+# --------------------------------------------------------------------------------------------------------- the model
 
 
-def _digest(revision: str | None, texts: Texts) -> str:
-    digest = hashlib.sha256(str(revision).encode())
-    for rows, _ in texts.values():
-        for row in rows:
-            digest.update(json.dumps(row["input_ids"]).encode())
-    return digest.hexdigest()[:12]
+def _load_scorer(
+    model_name: str, revision: str | None, arguments: ScoringArguments, device: torch.device
+) -> ModelScorer:
+    settings = {name: getattr(arguments, name) for name in ("ensemble_size", "num_ranks", "num_times")}
+    return load_scorer(model_name, getattr(torch, arguments.dtype), device, revision, **settings)
 
 
-def _skips_first(scorer: Scorer) -> bool:
-    """Return whether the first token of a sequence is not scored."""
-    return isinstance(scorer, CausalScorer) and scorer.start_id is None
-
-
-def _count_tokens(scorer: Scorer, rows: list[dict[str, Any]]) -> np.ndarray:
-    """Return the number of scored tokens of each sequence."""
-    return np.array([row["num_tokens"] - _skips_first(scorer) for row in rows])
-
-
-def _summarize(scorer: Scorer, rows: list[dict[str, Any]], nats: np.ndarray) -> dict[str, Any]:
-    """Return the number of sequences, and perplexity and bits per byte for one kind of log-likelihood."""
-    metrics = perplexity_over(nats, _count_tokens(scorer, rows))
-    # `num_bytes` includes the first token. If it is not scored, bits per byte would be too low, so they are left out.
-    if not _skips_first(scorer):
-        metrics |= bits_per_byte_over(nats, np.array([row["num_bytes"] for row in rows]))
-    return {"sequences": len(rows), **metrics}
-
-
-def _choose_measures(scorer: Scorer, requested: Sequence[str]) -> list[str]:
-    for measure in requested:
+def _choose_precisions(scorer: ModelScorer, arguments: ScoringArguments) -> dict[str, str]:
+    """Return the measures to compute, each with its mixed precision."""
+    for measure in arguments.measures:
         if measure not in scorer.measures:
             raise ValueError(
                 f"For a model of type {scorer.model.config.model_type}, `measures` must be among "
                 f"{', '.join(scorer.measures)}, but contains {measure!r}. Remove this value."
             )
-    return list(requested or scorer.default_measures)
+    measures = arguments.measures or scorer.default_measures
+    _check_options(scorer, arguments, measures)
+    published = published_precisions(scorer.model.config) if arguments.is_published else {}
+    return {measure: arguments.mixed_precision or published.get(measure, "no") for measure in measures}
 
 
-def _check_options(scorer: Scorer, arguments: ScoringArguments, measures: list[str]) -> None:
+def _check_options(scorer: ModelScorer, arguments: ScoringArguments, measures: Sequence[str]) -> None:
     """Raise a `ValueError` if an option is set that no measure uses."""
     is_encoder = isinstance(scorer, AnyOrderScorer) and scorer.is_encoder
     measures_of_options = {
@@ -284,16 +250,19 @@ def _check_options(scorer: Scorer, arguments: ScoringArguments, measures: list[s
             )
 
 
-def _check_vocabulary(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, name: str) -> None:
-    """Raise a `ValueError` if the number of ids shows that the tokenizer does not belong to the model."""
+def _load_tokenizer(model_name: str, scorer: ModelScorer, arguments: ScoringArguments) -> PreTrainedTokenizerBase:
+    """Load the tokenizer. Raise a `ValueError` if its number of ids shows that it does not belong to the model."""
+    name, config = arguments.tokenizer or model_name, scorer.model.config
+    tokenizer = load_tokenizer(name)
     num_ids = vocabulary_arguments(tokenizer)["num_valid_tokens"]
-    expected = getattr(model.config, "num_valid_tokens", None)
-    vocab_size = model.config.get_text_config().vocab_size  # causal models may have more ids than the tokenizer
+    expected = getattr(config, "num_valid_tokens", None)
+    vocab_size = config.get_text_config().vocab_size  # causal models may have more ids than the tokenizer
     if (num_ids > vocab_size) if expected is None else (num_ids != expected):
         raise ValueError(
             f"The tokenizer {name!r} has {num_ids} ids, but the model has {expected or vocab_size}. Set `tokenizer` to "
             "the tokenizer with which the model was trained."
         )
+    return tokenizer
 
 
 def choose_length(model: PreTrainedModel, arguments: ScoringArguments, default: int | None) -> int:
@@ -315,44 +284,131 @@ def choose_length(model: PreTrainedModel, arguments: ScoringArguments, default: 
     return length
 
 
-def _load_all(
-    arguments: ScoringArguments, tokenizer: PreTrainedTokenizerBase, packing: str, length: int, is_causal: bool
-) -> Iterator[tuple[str, tuple[list[dict[str, Any]], dict[str, Any]]]]:
-    """Load all texts, and yield the items (key, value) of `Texts`."""
+def _choose_start(
+    scorer: ModelScorer, tokenizer: PreTrainedTokenizerBase, length: int, arguments: ScoringArguments
+) -> None:
+    """For a causal model, choose the id before each sequence, so that the first token is scored, or choose none."""
+    if not isinstance(scorer, CausalScorer):
+        return
+    if not arguments.is_published:
+        has_start = tokenizer.bos_token_id is not None
+        scorer.start_id = tokenizer.bos_token_id if has_start else tokenizer.eos_token_id
+    elif length < 2:
+        raise ValueError(
+            f"`sequence_length` must be at least 2, but is {length}. In the published protocol, a causal model "
+            "does not score the first token of a sequence."
+        )
+
+
+# --------------------------------------------------------------------------------------------------------- the texts
+
+
+def _load_texts(
+    model_name: str,
+    scorer: ModelScorer,
+    tokenizer: PreTrainedTokenizerBase,
+    length: int,
+    arguments: ScoringArguments,
+) -> dict[str, Text]:
+    """Return the texts to score, by name."""
+    is_causal = isinstance(scorer, CausalScorer)
     if arguments.text_file:
+        packing = arguments.packing or settings_of_run(model_name).get("packing", "packed")
         texts = keep_text(load_files(arguments.text_file, arguments.sample_by), arguments.text_column)
-        rows, facts = _make_rows(texts, tokenizer, packing, length, is_causal)
-        yield TEXT_FILES, (rows, {"files": arguments.text_file, "packing": packing} | facts)
+        sequences, counts = _cut(texts, tokenizer, packing, length, is_causal)
+        return {TEXT_FILES: Text(sequences, {"files": arguments.text_file, "packing": packing} | counts)}
+    loaded = {}
     for name in arguments.datasets:
         texts = load_texts(name, arguments.data_dir, arguments.split)
-        rows, facts = _make_rows(texts, tokenizer, arguments.protocol, length, is_causal)
+        sequences, counts = _cut(texts, tokenizer, arguments.protocol, length, is_causal)
         split = arguments.split or EVALUATION_SETS[name].split
-        yield name, (rows, {"from": arguments.data_dir or "Hub", "split": split} | facts)
+        loaded[name] = Text(sequences, {"from": arguments.data_dir or "Hub", "split": split} | counts)
+    return loaded
 
 
-def _make_rows(
+def _cut(
     texts: Dataset, tokenizer: PreTrainedTokenizerBase, packing: str, length: int, is_causal: bool
 ) -> tuple[list[dict[str, Any]], dict[str, int]]:
-    """Tokenize texts. Return sequences (`input_ids`, `num_tokens` without padding, `num_bytes`), and total counts."""
+    """Tokenize texts and cut them into sequences (see `Text`). Return the sequences, and total counts."""
     documents = encode_documents(texts, tokenizer, with_token_bytes=True)
     if packing == "documents":
-        rows = pad(documents, length, tokenizer.eos_token_id, "given")[0].to_list()
+        sequences = pad(documents, length, tokenizer.eos_token_id, "given")[0].to_list()
         if is_causal:  # causal models were not trained on the padding
-            rows = [row | {"input_ids": row["input_ids"][: row["num_tokens"]]} for row in rows]
+            sequences = [one | {"input_ids": one["input_ids"][: one["num_tokens"]]} for one in sequences]
     else:
-        rows = cut_into_sequences(documents, length, "clean" if packing == "packed" else packing)
-    return rows, {
+        sequences = cut_into_sequences(documents, length, "clean" if packing == "packed" else packing)
+    return sequences, {
         "documents": len(documents),
-        "sequences": len(rows),
-        "bytes": sum(row["num_bytes"] for row in rows),
-        "dropped_tokens": total(documents, "num_tokens") - sum(row["num_tokens"] for row in rows),
+        "sequences": len(sequences),
+        "bytes": sum(one["num_bytes"] for one in sequences),
+        "dropped_tokens": total(documents, "num_tokens") - sum(one["num_tokens"] for one in sequences),
     }
+
+
+def _name_by_content(folder: Path, revision: str | None, texts: dict[str, Text]) -> Path:
+    """Append a hash of the model's revision and of all sequences to the name of a folder."""
+    digest = hashlib.sha256(str(revision).encode())
+    for text in texts.values():
+        for sequence in text.sequences:
+            digest.update(json.dumps(sequence["input_ids"]).encode())
+    return folder.with_name(f"{folder.name}-{digest.hexdigest()[:12]}")
+
+
+# ------------------------------------------------------------------------------------------------------- the results
+
+
+def _score_text(
+    name: str,
+    text: Text,
+    scorer: ModelScorer,
+    precisions: dict[str, str],
+    length: int,
+    arguments: ScoringArguments,
+    journal: Journal,
+) -> dict[str, Any]:
+    """Return the facts of a text, its number of scored tokens, and the results of each measure (see `_summarize`)."""
+    batch_size = max(1, arguments.tokens_per_batch // length)
+    measures = {}
+    for measure, precision in precisions.items():
+        is_subset = arguments.released_subset and measure == "any_order"
+        indices = released_subset(name, len(text.sequences)) if is_subset else range(len(text.sequences))
+        sequences = [text.sequences[index] for index in indices]
+        options = arguments.num_orders, arguments.seed, batch_size, precision, journal, name
+        nats = score_sequences(scorer, [one["input_ids"] for one in sequences], measure, *options)
+        measures[measure] = _summarize(scorer, sequences, nats)
+    return text.facts | {"tokens": int(_count_tokens(scorer, text.sequences).sum()), "measures": measures}
+
+
+def _summarize(scorer: ModelScorer, sequences: list[dict[str, Any]], nats: np.ndarray) -> dict[str, Any]:
+    """
+    Return the results of one measure on one text. They are shown by the columns of `COLUMNS` in eval/tables.py.
+
+    `nats` has the negative log-likelihood of each sequence.
+    """
+    results = {"sequences": len(sequences), **perplexity_over(nats, _count_tokens(scorer, sequences))}
+    # `num_bytes` includes the first token. If it is not scored, bits per byte would be too low, so they are left out.
+    if not _skips_first(scorer):
+        results |= bits_per_byte_over(nats, np.array([one["num_bytes"] for one in sequences]))
+    return results
+
+
+def _skips_first(scorer: ModelScorer) -> bool:
+    """Return whether the first token of a sequence is not scored."""
+    return isinstance(scorer, CausalScorer) and scorer.start_id is None
+
+
+def _count_tokens(scorer: ModelScorer, sequences: list[dict[str, Any]]) -> np.ndarray:
+    """Return the number of scored tokens of each sequence."""
+    return np.array([one["num_tokens"] - _skips_first(scorer) for one in sequences])
 
 
 def format_report(results: dict[str, Any]) -> str:
     """Return the tables that the command prints."""
-    table = measures_table([results])
-    return f"{table}\n\n{zero_shot_table([results])}" if results["arguments"]["datasets"] else table
+    table = zero_shot_table([results])
+    return f"{table}\n\n{paper_table([results])}" if results["arguments"]["datasets"] else table
+
+
+# ------------------------------------------------------------------------------------------------------- the command
 
 
 def output_paths(model_name: str, identity: str | None, arguments: ScoringArguments) -> tuple[Path, Path]:

@@ -15,6 +15,7 @@ from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from common.files import read_json
 from common.tokenization import train_tokenizer
+from eval.estimates import wilson_interval
 from eval.infilling import (
     BEFORE,
     Filler,
@@ -26,7 +27,6 @@ from eval.infilling import (
     make_gaps,
     make_sentence_gaps,
 )
-from eval.scoring import wilson_interval
 from modeling_aogpt import AOGPTForAnyOrderLM
 from tests.references import random_model
 from tests.training_runs import train, write_config

@@ -12,6 +12,7 @@ from PIL import Image
 from common import path_star, sudoku
 from common.files import read_json
 from common.tokenization import train_tokenizer
+from eval.estimates import wilson_interval
 from eval.puzzles import (
     DECODINGS,
     LeftToRightContext,
@@ -24,7 +25,6 @@ from eval.puzzles import (
     summarize,
 )
 from eval.recipes import describe_recipe, encode_problems, group_by_recipe
-from eval.scoring import wilson_interval
 from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM
 from modeling_aogpt.validation import check_orders
 from tests.training_runs import TINY, train_recipes

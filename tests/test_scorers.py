@@ -26,9 +26,9 @@ from transformers import (
 from common.models import identity_of_weights, load_model, longest_sequence
 from eval.benchmarks import speed
 from eval.benchmarks.contenders import load_causal_lm
+from eval.journal import score_sequences
 from eval.judging import Judge
 from eval.scorers import AnyOrderScorer, CausalScorer, load_scorer
-from eval.scoring import score_rows
 from modeling_aogpt import (
     AOGPTConfig,
     AOGPTForAnyOrderLM,
@@ -89,11 +89,11 @@ def test_scores_of_a_causal_model_in_bfloat16_are_computed_in_float32() -> None:
 
 
 def test_seeds_of_an_encoder(encoder: MDMEncoderForMaskedLM) -> None:
-    scorer, rows = AnyOrderScorer(encoder), [{"input_ids": ids} for ids in IDS.tolist()]
-    one, same, other = (score_rows(scorer, rows, "any_order", 2, seed, 4) for seed in (0, 0, 1))
+    scorer, sequences = AnyOrderScorer(encoder), IDS.tolist()
+    one, same, other = (score_sequences(scorer, sequences, "any_order", 2, seed, 4) for seed in (0, 0, 1))
     assert one.tolist() == same.tolist()
     assert (one != other).all()
-    single = score_rows(scorer, rows, "any_order", 1, 0, 4)
+    single = score_sequences(scorer, sequences, "any_order", 1, 0, 4)
     assert (one != single).all()  # the second pass draws other masks than the first
 
 

@@ -28,7 +28,7 @@ from common.models import load_model
 from common.results import ORDER_KINDS, ORDER_SEED
 from eval.benchmarks import study, study_scores
 from eval.benchmarks.study_results import Question, TrainedModel, compare
-from eval.scoring import estimate, format_estimate
+from eval.estimates import estimate, format_estimate
 from modeling_aogpt import DataCollatorForAnyOrderLM
 from tests.references import random_model
 from tests.training_runs import RECIPE, STEPS, results, train, write_config

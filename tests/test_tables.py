@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from eval.tables import PUBLISHED, main, zero_shot_table
+from eval.tables import PUBLISHED, main, paper_table
 from model_cards.card import find_cards, read_facts
 
 METRICS = {"perplexity": 40.0, "perplexity_standard_error": 0.5}
@@ -36,7 +36,7 @@ def make_results(**changed: Any) -> dict[str, Any]:
 
 
 def test_a_run_of_the_published_protocol_has_no_mark() -> None:
-    lines = zero_shot_table([make_results()]).splitlines()
+    lines = paper_table([make_results()]).splitlines()
     assert sum(line.startswith("| **mine") for line in lines) == 3
     assert not [line for line in lines if "[*]" in line]
 
@@ -45,10 +45,10 @@ def test_a_run_of_the_published_protocol_has_no_mark() -> None:
     ("num_parameters", "size"), [(124_000_000, "small"), (170_600_000, "small"), (425_800_000, "medium")]
 )
 def test_published_rows_of_the_same_size_are_shown(num_parameters: int, size: str) -> None:
-    lines = zero_shot_table([make_results(num_parameters=num_parameters)]).splitlines()
+    lines = paper_table([make_results(num_parameters=num_parameters)]).splitlines()
     published = {line.partition(" (published)")[0].rpartition(" ")[2] for line in lines if "(published)" in line}
     assert published == {size}
-    assert "(published)" not in zero_shot_table([make_results(num_parameters=10_000_000)])
+    assert "(published)" not in paper_table([make_results(num_parameters=10_000_000)])
 
 
 def test_published_results_agree_with_the_model_cards() -> None:
@@ -91,7 +91,7 @@ def test_published_results_agree_with_the_model_cards() -> None:
     ],
 )
 def test_departures_from_the_protocol_are_marked(changed: dict[str, Any], num_marked: int, note: str) -> None:
-    lines = zero_shot_table([make_results(**changed)]).splitlines()
+    lines = paper_table([make_results(**changed)]).splitlines()
     assert sum(line.startswith("| **mine") and "[*]" in line for line in lines) == num_marked
     assert sum(line.startswith("[*] mine") and note in line for line in lines) == num_marked
 

@@ -18,15 +18,9 @@ from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 
 from common import models
 from common.models import identity_of_weights
+from eval.estimates import bits_per_byte_over, perplexity_over, ratio_with_error, wilson_interval
+from eval.journal import Journal, score_sequences
 from eval.scorers import CausalScorer, load_scorer
-from eval.scoring import (
-    Journal,
-    bits_per_byte_over,
-    perplexity_over,
-    ratio_with_error,
-    score_rows,
-    wilson_interval,
-)
 from eval.tables import PUBLISHED, SIZES
 from eval.zero_shot import ScoringArguments, choose_length, format_report, main, output_paths, zero_shot
 from modeling_aogpt import AOGPTForAnyOrderLM
@@ -223,12 +217,12 @@ def test_causal_models_are_not_scored_on_padding(judge: str, arguments: ScoringA
 
 def test_number_of_logits_in_a_pass_is_bounded(judge: str, monkeypatch: pytest.MonkeyPatch) -> None:
     model = GPT2LMHeadModel.from_pretrained(judge)
-    rows = [{"input_ids": [row % 13] * 5} for row in range(7)]
-    whole = score_rows(CausalScorer(model), rows, "left_to_right", 1, 0, 7)
+    sequences = [[number % 13] * 5 for number in range(7)]
+    whole = score_sequences(CausalScorer(model), sequences, "left_to_right", 1, 0, 7)
     seen = []
     model.register_forward_hook(lambda module, inputs, output: seen.append(output.logits.shape[:2]))
     monkeypatch.setattr("eval.scorers.LOGITS_PER_PASS", 3 * 4 * 17)
-    parts = score_rows(CausalScorer(model), rows, "left_to_right", 1, 0, 7)
+    parts = score_sequences(CausalScorer(model), sequences, "left_to_right", 1, 0, 7)
     assert seen == [(3, 4), (3, 4), (1, 4)]
     assert parts == pytest.approx(whole, rel=1e-6)
 

@@ -32,8 +32,8 @@ from common.models import Model, load_model
 from common.reports import markdown_table, save_figure, style_axes
 from common.results import read_finished_run
 from eval.benchmarks.study_scores import held_out_rows
+from eval.estimates import estimate, format_estimate
 from eval.recipes import group_by_recipe
-from eval.scoring import estimate, format_estimate
 from modeling_aogpt import AOGPTForAnyOrderLM
 from modeling_aogpt.orders import random_orders
 

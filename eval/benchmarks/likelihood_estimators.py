@@ -31,7 +31,7 @@ from common.hardware import default_device, versions
 from common.models import load_pretrained
 from common.reports import markdown_table, with_error
 from common.results import read_finished_run
-from eval.scoring import ratio_with_error
+from eval.estimates import ratio_with_error
 from modeling_aogpt import AOGPTForAnyOrderLM, LogLikelihoodOutput
 from modeling_aogpt.orders import random_orders
 from modeling_aogpt.validation import check_even

@@ -34,8 +34,9 @@ from common.models import load_pretrained
 from common.reports import BLUE, ORANGE, make_printable, markdown_table, save_figure, style_axes, with_error
 from common.results import ORDER_SEED, read_finished_run
 from common.tokenization import decode
+from eval.estimates import bits_per_byte_over
+from eval.journal import score_sequences
 from eval.scorers import AnyOrderScorer
-from eval.scoring import bits_per_byte_over, score_rows
 from modeling_aogpt import AOGPTForAnyOrderLM
 
 NUM_SAMPLES = 1000
@@ -172,7 +173,7 @@ def _score_model(model: AOGPTForAnyOrderLM, data: Data) -> dict[str, float | Non
     num_bytes = np.array([row["num_bytes"] for row in rows])
     bits, scorer = {}, AnyOrderScorer(model)
     for order in ("left_to_right", "any_order"):
-        nats = score_rows(scorer, rows, order, 1, ORDER_SEED, 256)
+        nats = score_sequences(scorer, [row["input_ids"] for row in rows], order, 1, ORDER_SEED, 256)
         metrics = bits_per_byte_over(nats, num_bytes)
         bits[order] = metrics["bits_per_byte"]
         bits[f"{order}_standard_error"] = metrics["bits_per_byte_standard_error"]

@@ -16,7 +16,7 @@ from common.files import read_json, write_json, write_text
 from common.reports import FINE_TICKS, GREY, label_log_axis, markdown_table, save_figure, style_axes
 from common.results import ORDER_KINDS, read_finished_run
 from eval.benchmarks.study_scores import MEASURES, load_scores
-from eval.scoring import estimate, format_estimate
+from eval.estimates import estimate, format_estimate
 
 SIZES = {"tokens": "million training tokens", "num_parameters": "million parameters"}  # `Trend.size`: name in reports
 FACTS = ("corpus", "held_out", "unigram", "hardware", "versions")  # keys of `TrainedModel.facts`

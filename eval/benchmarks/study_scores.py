@@ -16,7 +16,7 @@ from common.files import read_json, write_json
 from common.hardware import default_device
 from common.models import Model, load_model
 from common.results import ORDER_KINDS, ORDER_SEED, read_finished_run
-from eval.scoring import split_batches
+from eval.journal import split_batches
 from modeling_aogpt import DataCollatorForAnyOrderLM
 from modeling_aogpt.orders import random_orders
 from training.arguments import TrainingArguments, order_settings

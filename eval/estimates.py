@@ -1,0 +1,80 @@
+# Copyright 2026 The AO-GPT package authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Perplexity and bits per byte over sequences, with standard errors, and confidence intervals."""
+
+import math
+import statistics
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from common.reports import with_error
+
+# 97.5 % quantiles of Student's t distribution with 1, 2, ... degrees of freedom. For more degrees of freedom, the last
+# one is used, which makes the intervals slightly too wide.
+T_QUANTILES = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
+
+
+def perplexity_over(nats: np.ndarray, num_tokens: np.ndarray) -> dict[str, float | None]:
+    """
+    Return the perplexity per token over all sequences, with its standard error.
+
+    Each array has one value per sequence. For a single sequence, the standard error is None.
+    """
+    per_token, error = ratio_with_error(nats, num_tokens)
+    perplexity = math.exp(per_token)
+    return {"perplexity": perplexity, "perplexity_standard_error": error and perplexity * error}
+
+
+def bits_per_byte_over(nats: np.ndarray, num_bytes: np.ndarray) -> dict[str, float | None]:
+    """Return the bits per byte over all sequences, with their standard error (see `perplexity_over`)."""
+    per_byte, error = ratio_with_error(nats, num_bytes)
+    return {
+        "bits_per_byte": per_byte / math.log(2),
+        "bits_per_byte_standard_error": error and error / math.log(2),
+    }
+
+
+def estimate(values: Sequence[float]) -> dict[str, Any]:
+    """
+    Return the mean of values, one per seed, and half the width of its 95 % confidence interval (Student's t).
+
+    The half-width of a single value is None.
+    """
+    half_width = None
+    if len(values) > 1:
+        quantile = T_QUANTILES[min(len(values) - 1, len(T_QUANTILES)) - 1]
+        half_width = quantile * statistics.stdev(values) / math.sqrt(len(values))
+    return {"mean": statistics.fmean(values), "half_width": half_width, "values": list(values)}
+
+
+def format_estimate(value: dict[str, Any] | None, factor: int = 1, unit: str = "") -> str:
+    """Format a result of `estimate` as mean ± half-width, or return an empty string if it is None."""
+    if value is None:
+        return ""
+    half_width = value["half_width"]
+    digits = 3 if factor == 1 else 0
+    text = with_error(factor * value["mean"], None if half_width is None else factor * half_width, digits)
+    return f"{text} {unit}".rstrip()
+
+
+def ratio_with_error(values: np.ndarray, sizes: np.ndarray) -> tuple[float, float | None]:
+    """
+    Return sum(values) / sum(sizes), and its standard error, or None if there is only one value.
+
+    The standard error is a first-order approximation. The pairs (value, size) must be independent.
+    """
+    ratio = values.sum() / sizes.sum()
+    if len(values) == 1:
+        return float(ratio), None
+    variance = ((values - ratio * sizes) ** 2).sum() * len(values) / (len(values) - 1)
+    return float(ratio), float(variance**0.5 / sizes.sum())
+
+
+def wilson_interval(fraction: float, total: int, z: float = 1.96) -> tuple[float, float]:
+    """Return Wilson's confidence interval of a fraction of `total` trials (95 % for z = 1.96)."""
+    scale = 1 + z**2 / total
+    center = (fraction + z**2 / (2 * total)) / scale
+    half = z / scale * math.sqrt(fraction * (1 - fraction) / total + z**2 / (4 * total**2))
+    return min(max(center - half, 0.0), fraction), max(min(center + half, 1.0), fraction)

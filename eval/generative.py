@@ -34,8 +34,7 @@ from common.models import find_model, identity_of_weights, load_model, read_conf
 from common.processes import start_accelerator
 from common.reports import MARKERS, save_figure, style_axes
 from common.results import check_is_no_run, default_length
-from eval.judging import Judge, Sample, make_samples, short_name
-from eval.metrics.sample_entropy.diversity import distinct, unigram_entropy
+from eval.judging import Judge, Sample, distinct, make_samples, short_name, unigram_entropy
 from eval.tables import GENERATIVE, GENERATIVE_STEPS, generative_table
 from modeling_aogpt.generation_config import AnyOrderGenerationConfig
 from modeling_aogpt.tokenization import load_tokenizer

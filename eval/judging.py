@@ -1,7 +1,9 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Generative perplexity: the perplexity of samples under any causal language model."""
+"""Generative perplexity (the perplexity of samples under any causal language model), and the diversity of samples."""
 
+import math
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -119,6 +121,18 @@ def make_samples(sequences: list[list[int]], tokenizer: PreTrainedTokenizerBase)
 def without_padding(ids: list[int], end_of_text: int) -> list[int]:
     """Return the ids without padding: keep only the first of the end-of-text tokens at the end."""
     return ids[: num_unpadded(ids, end_of_text) + 1]
+
+
+def unigram_entropy(tokens: Sequence[int]) -> float:
+    """Return the entropy of the token frequencies of a sample, in nats. The entropy of an empty sample is 0."""
+    frequencies = [count / len(tokens) for count in Counter(tokens).values()]
+    return -math.fsum(frequency * math.log(frequency) for frequency in frequencies) + 0.0  # turns -0.0 into 0.0
+
+
+def distinct(samples: Sequence[Sequence[int]], n: int) -> float | None:
+    """Return the number of distinct n-grams divided by the number of all n-grams, or None if there are no n-grams."""
+    ngrams = [tuple(tokens[start : start + n]) for tokens in samples for start in range(len(tokens) - n + 1)]
+    return len(set(ngrams)) / len(ngrams) if ngrams else None
 
 
 def format_remarks(judged: dict[str, Any]) -> str:

@@ -1,7 +1,7 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
 """
-Command that writes the steps of a generation to an animated GIF.
+Command that generates text, prints it, and writes the steps to an animated GIF.
 
     python eval/watch.py MODEL ["TEXT with <mask> tokens" ...] [--order ...] [--output_dir DIR]
 """
@@ -55,8 +55,8 @@ class WatchArguments(Options):
     output_dir: Path = option(Path("runs/watch"), "Folder for samples.gif.")
 
 
-def watch(model_name: str, texts: list[str], arguments: WatchArguments) -> str:
-    """Generate text, write the steps to samples.gif, and return a line with the numbers of tokens, passes and rows."""
+def watch(model_name: str, texts: list[str], arguments: WatchArguments) -> tuple[list[str], str]:
+    """Generate text, and write the steps to samples.gif. Return the texts, and a line about the cost."""
     model = load_model(model_name, dtype=torch.float32).to(default_device())
     tokenizer = load_tokenizer(model_name)
     tokenizer.pad_token = tokenizer.eos_token
@@ -82,7 +82,8 @@ def watch(model_name: str, texts: list[str], arguments: WatchArguments) -> str:
         f"{output.num_rows} rows in all"
     )
     draw(output, tokenizer, caption, arguments.seconds, arguments.output_dir / "samples.gif")
-    return caption
+    sequences = output.sequences.tolist()
+    return [tokenizer.decode(ids[: num_unpadded(ids, tokenizer.eos_token_id)]) for ids in sequences], caption
 
 
 def draw(
@@ -123,7 +124,8 @@ def main(argv: list[str]) -> None:
     parser.add_argument("model", help="Folder of a model or a run, or Hub name.")
     parser.add_argument("text", nargs="*", help="Texts with mask tokens. Without texts, whole sequences are generated.")
     arguments, others = parser.parse(argv)
-    caption = watch(find_model(others.model), others.text, arguments)
+    generated, caption = watch(find_model(others.model), others.text, arguments)
+    print(*generated, sep="\n")
     print(f"{caption}. Written: {arguments.output_dir}/samples.gif")
 
 

@@ -17,7 +17,7 @@ from transformers import PreTrainedTokenizerFast
 from common.hardware import versions
 from common.tokenization import train_tokenizer
 from eval.generative import GenerativeArguments, generative, main
-from eval.judging import Judge, Sample, short_name, without_padding
+from eval.judging import Judge, Sample, distinct, short_name, unigram_entropy, without_padding
 from eval.tables import GENERATIVE, generative_table
 from modeling_aogpt import AOGPTForAnyOrderLM
 from modeling_aogpt.tokenization import load_tokenizer
@@ -49,6 +49,15 @@ def test_perplexity_of_samples(judge: str) -> None:
     assert found["pooled"] == pytest.approx(math.exp(np.average(np.log(expected), weights=[3, 1, 11])), rel=1e-5)
     with pytest.raises(ValueError, match="needs a sample of at least two tokens"):
         Judge(judge, torch.device("cpu")).perplexity([[1], []], batch_size=2)
+
+
+def test_diversity_of_samples() -> None:
+    samples = [[1, 2, 1, 2], [3, 3, 3, 3], [1, 1, 1, 2]]
+    quarter = -0.25 * math.log(0.25) - 0.75 * math.log(0.75)
+    assert [unigram_entropy(ids) for ids in samples] == pytest.approx([math.log(2), 0, quarter])
+    # The bigrams are 12, 21, 33 and 11. The trigrams are 121, 212, 333, 111 and 112.
+    assert [distinct(samples, n) for n in (1, 2, 3, 5)] == [3 / 12, 4 / 9, 5 / 6, None]
+    assert (unigram_entropy([]), distinct([], 1)) == (0, None)
 
 
 def test_judge_with_another_tokenizer_encodes_the_text(

@@ -18,8 +18,7 @@ from transformers import PreTrainedTokenizerFast, set_seed
 from common import data as common_data
 from eval.benchmarks import speed_quality, study_scores
 from eval.benchmarks.speed_quality import Point, SpeedQualityArguments, choose_length, compare, judge_samples, main
-from eval.judging import Judge, Sample, without_padding
-from eval.metrics.sample_entropy.diversity import unigram_entropy
+from eval.judging import Judge, Sample, unigram_entropy, without_padding
 from modeling_aogpt import AOGPTForAnyOrderLM, MDMEncoderForMaskedLM
 from tests.references import causal_nats, make_run, random_encoder
 

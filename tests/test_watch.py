@@ -12,9 +12,10 @@ from PIL import Image
 from tokenizers.processors import TemplateProcessing
 
 from common.corpora import unicode_names
-from common.tokenization import train_tokenizer, vocabulary_arguments
+from common.tokenization import num_unpadded, train_tokenizer, vocabulary_arguments
 from eval.watch import CHARACTER_WIDTH, DOTS_PER_INCH, FONT_SIZE, main
 from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM, MDMEncoderConfig, MDMEncoderForMaskedLM
+from modeling_aogpt.generation import AnyOrderGenerationOutput
 from modeling_aogpt.tokenization import load_tokenizer
 from tests.references import make_run
 
@@ -105,7 +106,9 @@ def test_texts_are_padded(folder: Path, tmp_path: Path, capsys: pytest.CaptureFi
         main([str(folder), *texts, "--length", "1", "--output_dir", str(tmp_path)])
 
 
-def test_texts_are_encoded_as_in_training(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_texts_are_encoded_as_in_training_and_printed(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """The tokenizers of some converted models add beginning-of-text, and pad on the left."""
     tokenizer = load_tokenizer(str(folder))
     lengths = [len(tokenizer(text).input_ids) for text in ("A", "SIGN")]
@@ -114,10 +117,13 @@ def test_texts_are_encoded_as_in_training(folder: Path, tmp_path: Path, monkeypa
         single=f"{end} $A", special_tokens=[(end, tokenizer.eos_token_id)]
     )
     tokenizer.padding_side = "left"
-    shown = []
+    shown: list[AnyOrderGenerationOutput] = []
     monkeypatch.setattr("eval.watch.load_tokenizer", lambda name: tokenizer)
     monkeypatch.setattr("eval.watch.draw", lambda output, *others: shown.append(output))
     main([str(folder), "A<|mask|>", "SIGN<|mask|>", "--length", "8", "--output_dir", str(tmp_path)])
     (output,) = shown
     assert (output.unmasking_steps >= 0).nonzero()[:, 1].tolist() == lengths
     assert (output.sequences[:, -1] == tokenizer.eos_token_id).all()
+    texts = [tokenizer.decode(ids[: num_unpadded(ids, tokenizer.eos_token_id)]) for ids in output.sequences.tolist()]
+    assert texts[1].startswith("SIGN")
+    assert capsys.readouterr().out.startswith("\n".join(texts) + "\n")

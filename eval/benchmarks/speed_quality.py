@@ -32,8 +32,7 @@ from common.results import default_length
 from eval.benchmarks.contenders import DECODERS, Contender, sample_causal_lm, sample_encoder
 from eval.benchmarks.speed import describe_hardware, find_device, time_generation
 from eval.estimates import ratio_with_error
-from eval.judging import Judge, Sample, format_remarks, make_samples, short_name
-from eval.metrics.sample_entropy.diversity import unigram_entropy
+from eval.judging import Judge, Sample, format_remarks, make_samples, short_name, unigram_entropy
 from modeling_aogpt import AOGPTConfig, MDMEncoderConfig
 from modeling_aogpt.tokenization import load_tokenizer
 from modeling_aogpt.validation import check_choice

@@ -3,6 +3,7 @@
 """Command lines of the scripts: options, one-line error messages, and progress bars."""
 
 import io
+import operator
 import os
 import shlex
 import sys
@@ -16,10 +17,12 @@ import torch
 from tqdm import tqdm
 from transformers import HfArgumentParser
 
+BOUNDS = {"least": ("at least", operator.ge), "above": ("above", operator.gt), "below": ("below", operator.lt)}
 
-def option(default: Any, help: str, least: float | None = None, below: float | None = None) -> Any:
-    """Return a dataclass field for a subclass of `Options`. Its values must be at least `least` and below `below`."""
-    metadata = {"help": help, "least": least, "below": below}
+
+def option(default: Any, help: str, **bounds: float) -> Any:
+    """Return a dataclass field for a subclass of `Options`. The keys of `bounds` are those of `BOUNDS`."""
+    metadata = {"help": help, **bounds}
     if isinstance(default, list):
         return field(default_factory=lambda: list(default), metadata=metadata)
     return field(default=default, metadata=metadata)
@@ -32,13 +35,12 @@ class Options:
     def __post_init__(self) -> None:
         """Raise a `ValueError` if an option is out of bounds. In a list, every item is checked."""
         for item in fields(self):
-            least, below = item.metadata.get("least"), item.metadata.get("below")
             given = getattr(self, item.name)
-            for value in given if isinstance(given, list) else [given]:
-                if least is not None and value is not None and not value >= least:
-                    raise ValueError(f"`{item.name}` must be at least {least}, but is {value}.")
-                if below is not None and value is not None and not value < below:
-                    raise ValueError(f"`{item.name}` must be below {below}, but is {value}.")
+            for kind, (words, is_within) in BOUNDS.items():
+                bound = item.metadata.get(kind)
+                for value in given if isinstance(given, list) else [given]:
+                    if bound is not None and value is not None and not is_within(value, bound):
+                        raise ValueError(f"`{item.name}` must be {words} {bound}, but is {value}.")
 
     @classmethod
     def from_settings(cls, settings: Mapping[str, Any]) -> "Options":
@@ -52,12 +54,9 @@ class Parser(HfArgumentParser):
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options, allow_abbrev=False)
 
-    def add_argument(self, *arguments: Any, least: Any = None, below: Any = None, **options: Any) -> Any:
-        """
-        Add an argument. A `%` in `help` needs no escaping.
-
-        `least` and `below` are ignored: argparse does not know them, and `Options` checks them.
-        """
+    def add_argument(self, *arguments: Any, **options: Any) -> Any:
+        """Add an argument. A `%` in `help` needs no escaping. Bounds are ignored, because `Options` checks them."""
+        options = {key: value for key, value in options.items() if key not in BOUNDS}
         options["help"] = options.get("help", "").replace("%", "%%")
         return super().add_argument(*arguments, **options)
 

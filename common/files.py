@@ -195,6 +195,8 @@ def hash_file(file: str | Path) -> str:
 
 def read_yaml(path: Path, loader: Any = yaml.SafeLoader) -> Any:
     """Return the content of a YAML file. Raise a `ValueError` if it cannot be read, or has the same key twice."""
+    if not path.exists():
+        raise ValueError(f"{path} does not exist. Give the path of a YAML file.")
     try:
         parser = loader(path.read_text(encoding="utf-8"))
         root = parser.get_single_node()

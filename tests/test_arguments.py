@@ -1,9 +1,7 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
-import json
 import math
 import re
-from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
@@ -13,16 +11,10 @@ from common.data_arguments import DataArguments
 from common.results import WITHOUT_EFFECT
 from modeling_aogpt import AOGPTConfig, MDMEncoderConfig
 from modeling_aogpt.convert_reference_checkpoint import AOGPT, RADD, SEDD, SIGMA_GPT, ReleasedArchitecture
-from training.arguments import (
-    SCHEDULE,
-    ModelArguments,
-    TrainingArguments,
-    accumulation_steps,
-    build_config,
-    check_same_run,
-    parse_arguments,
-    to_settings,
-)
+from training.architecture import DEFAULTS, Architecture, build_config
+from training.arguments import TrainingArguments, accumulation_steps
+from training.command_line import parse_arguments
+from training.settings import SCHEDULE, check_same_run, to_settings
 
 CONFIGS = sorted((Path(__file__).parents[1] / "training" / "configs").glob("*.yaml"))
 CONFIGS = [path for path in CONFIGS if not path.stem.startswith("study")]  # these are read by eval/benchmarks/study.py
@@ -46,11 +38,11 @@ def add_lines(config: Path, *lines: str) -> list[str]:
 
 
 def test_the_command_line_overrides_yaml(config: Path) -> None:
-    model, data, training = parse_arguments(
-        [str(config), "--seed", "3", "--learning-rate=1e-4", "--corpus", "c.txt", "--no_mlp_bias"]
-    )
-    assert data.corpus == ["c.txt"]
-    assert (data.sequence_length, model.qk_norm, model.mlp_bias, model.lm_head_bias) == (32, False, False, True)
+    options = ["--seed=2", "--seed", "3", "--learning-rate=1e-4", "--corpus", "c.txt", "--no_mlp_bias", "--gated_mlp"]
+    model, data, training = parse_arguments([str(config), *options, "--norm_eps", "1e-6", "--head_dim=32"])
+    assert (data.corpus, data.sequence_length) == (["c.txt"], 32)
+    given = {"qk_norm": False, "mlp_bias": False, "gated_mlp": True, "norm_eps": 1e-6, "head_dim": 32}
+    assert model == DEFAULTS | given | {"max_position_embeddings": 32}
     assert (training.seed, training.learning_rate) == (3, 1e-4)  # YAML itself reads 1e-3 as a string
     assert parse_arguments([str(config)])[1].corpus == ["a.txt", "b.txt"]
     assert parse_arguments([str(config)])[2].learning_rate == 1e-3
@@ -80,7 +72,7 @@ def test_arguments_in_a_report_are_a_valid_yaml_file(config: Path, tmp_path: Pat
 
 def test_dependent_defaults(config: Path) -> None:
     model, _, training = parse_arguments([str(config)])
-    assert model.max_position_embeddings == 32
+    assert model["max_position_embeddings"] == 32
     assert training.final_learning_rate == pytest.approx(1e-4)
     assert training.output_dir == Path("runs/my_run")
     assert training.decay_steps is None
@@ -90,7 +82,11 @@ def test_dependent_defaults(config: Path) -> None:
     model, _, training = parse_arguments(
         [str(config), "--max_position_embeddings=64", "--final_learning_rate=0", "--output_dir=here"]
     )
-    assert (model.max_position_embeddings, training.final_learning_rate, training.output_dir) == (64, 0, Path("here"))
+    assert (model["max_position_embeddings"], training.final_learning_rate, training.output_dir) == (
+        64,
+        0,
+        Path("here"),
+    )
 
 
 @pytest.mark.parametrize(
@@ -100,74 +96,56 @@ def test_dependent_defaults(config: Path) -> None:
         ("lr", "learning_rate"),
         ("num_layers", "num_hidden_layers"),
         ("warmup-step", "warmup_steps"),
+        ("device", "accelerate launch"),
     ],
 )
 def test_errors_of_unknown_keys_suggest_the_nearest_key(config: Path, key: str, nearest: str) -> None:
-    with pytest.raises(ValueError, match=rf"Unknown key '--{key}=1' on the command line\. Did you mean `{nearest}`"):
+    with pytest.raises(ValueError, match=f"'--{key}=1' on the command line.*`{nearest}"):
         parse_arguments([str(config), f"--{key}=1"])
-    with pytest.raises(ValueError, match=rf"Unknown key '{key}' in .*my_run.yaml\. Did you mean `{nearest}`"):
+    with pytest.raises(ValueError, match=f"'{key}' in .*my_run.yaml.*`{nearest}"):
         parse_arguments(add_lines(config, f"{key}: 1"))
 
 
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        (
-            "max_position_embeddings: 16",
-            r"`sequence_length` must be at most `max_position_embeddings` \(16\), but is 32",
-        ),
-        ("num_attention_heads: 7", r"`hidden_size` \(768\) must be a multiple of `num_attention_heads` \(7\)"),
-        ("max_steps: 50", r"`warmup_steps` must be at least 0 and below `max_steps` \(50\), but is 100"),
-        ("max_steps: 100", r"`warmup_steps` must be at least 0 and below `max_steps` \(100\), but is 100"),
-        ("batch_size: 0", "`batch_size` must be at least 1, but is 0"),
-        ("eval_sequences: 0", "`eval_sequences` must be at least 1, but is 0"),
-        ("decay_steps: 5", "`decay_steps` has no effect without `learning_rate_schedule=warmup_stable_decay`"),
-        ("learning_rate_schedule: warmup_stable_decay\ndecay_steps: 901", r"\(100\) and .* \(901\) are together more"),
-        ("final_learning_rate: 0.5", r"between 0 and `learning_rate` \(0.001\), but is 0.5"),
-        ("learning_rate: 0", "`learning_rate` must be above 0 and finite, but is 0.0"),
-        ("left_to_right_fraction: 1.5", "`left_to_right_fraction` must be a number from 0 to 1, but is 1.5"),
-        (
-            "final_left_to_right_fraction: -1",
-            "`final_left_to_right_fraction` must be a number from 0 to 1, but is -1.0",
-        ),
-        ("left_to_right_steps: 9", "`left_to_right_steps` has no effect without `final_left_to_right_fraction`"),
-        (
-            "final_left_to_right_fraction: 0\nleft_to_right_steps: 1001",
-            r"`left_to_right_steps` \(1001\) must be at most `max_steps` \(1000\)",
-        ),
-        ("block_length: 2\nstride: 3", r"`block_length` \(2\) and `stride` \(3\) cannot be combined"),
-        ("block_length: 0", "`block_length` must be at least 1, but is 0"),
-        ("objective: masked_diffusion", "`objective` must be any_order for a decoder, but is masked_diffusion"),
-        (
-            f"{ENCODER}\nobjective: score_entropy",
-            "`target_injection` must be sigma for `objective=score_entropy`, but is adaln",
-        ),
-        (f"{MASKED_DIFFUSION}\norders: shared", "settings of orders have no effect"),
-        (f"{MASKED_DIFFUSION}\nblock_length: 4", "settings of orders have no effect"),
-        (f"{MASKED_DIFFUSION}\nleft_to_right_fraction: 0.1", "settings of orders have no effect"),
-        ("target_injection: sigma", "`target_injection` must be one of .*, but is 'sigma'"),
-        (
-            "position_encoding: rotary\nrope_parameters: linear",
-            "`rope_parameters` must be a mapping in JSON, but is 'linear'",
-        ),
-        (
-            "position_encoding: rotary\nrope_parameters:\n  theta: 100",
-            "`name in rope_parameters` must be one of 'rope_type', 'rope_theta', .* but is 'theta'",
-        ),
-        ("rope_parameters:\n  rope_theta: 9", "has no effect without `position_encoding='rotary'`"),
-        ("ema_decay: 1", "`ema_decay` must be below 1, but is 1.0"),
-        ("max_grad_norm: 0", "`max_grad_norm` must be above 0, but is 0.0"),
-        ("weight_decay: -1", "`weight_decay` must be at least 0, but is -1.0"),
-        ("adam_epsilon: .nan", "`adam_epsilon` must be at least 0, but is nan"),
-        ("learning_rate: .inf", "`learning_rate` must be above 0 and finite, but is inf"),
-        ("seed: -1", "`seed` must be at least 0, but is -1"),
-        ("seed: 4294967296", "`seed` must be below 4294967296, but is 4294967296"),
-        ("shuffle_window: 0", "`shuffle_window` must be at least 1, but is 0"),
-        ("dataloader_num_workers: -1", "`dataloader_num_workers` must be at least 0, but is -1"),
-        ("prepare_only: true\nstreaming: true", "`prepare_only` and `streaming` are both set"),
-        ("max_steps: [200, 300]", r"`max_steps` must have a single value, but is \['200', '300'\] in .*my_run.yaml"),
-        ("validation_files: {a: b}", "`validation_files` must have a single value, but is {'a': 'b'} in .*my_run.yaml"),
-        (f"output_dir: {__file__}", r"test_arguments.py\) is a file. Set it to a folder"),
+        ("max_position_embeddings: 16", r"`sequence_length` .*\(16\), but is 32"),
+        ("num_attention_heads: 7", "`hidden_size` .*multiple"),
+        ("max_steps: 50", r"`warmup_steps` .*\(50\), but is 100"),
+        ("max_steps: 100", r"`warmup_steps` .*\(100\), but is 100"),
+        ("batch_size: 0", "`batch_size` .*at least 1"),
+        ("eval_sequences: 0", "`eval_sequences` .*at least 1"),
+        ("decay_steps: 5", "`decay_steps` has no effect"),
+        ("learning_rate_schedule: warmup_stable_decay\ndecay_steps: 901", r"\(100\) and .* \(901\)"),
+        ("final_learning_rate: 0.5", r"`final_learning_rate` .*\(0.001\), but is 0.5"),
+        ("learning_rate: 0", "`learning_rate` .*above 0"),
+        ("left_to_right_fraction: 1.5", "`left_to_right_fraction` .*but is 1.5"),
+        ("final_left_to_right_fraction: -1", "`final_left_to_right_fraction` .*but is -1"),
+        ("left_to_right_steps: 9", "`left_to_right_steps` has no effect"),
+        ("final_left_to_right_fraction: 0\nleft_to_right_steps: 1001", r"`left_to_right_steps` \(1001\)"),
+        ("block_length: 2\nstride: 3", r"`block_length` \(2\) and `stride` \(3\)"),
+        ("block_length: 0", "`block_length` .*at least 1"),
+        ("objective: masked_diffusion", "`objective` must be any_order"),
+        (f"{ENCODER}\nobjective: score_entropy", "`target_injection` must be sigma"),
+        (f"{MASKED_DIFFUSION}\norders: shared", "orders have no effect"),
+        (f"{MASKED_DIFFUSION}\nblock_length: 4", "orders have no effect"),
+        (f"{MASKED_DIFFUSION}\nleft_to_right_fraction: 0.1", "orders have no effect"),
+        ("target_injection: sigma", "`target_injection` must be one of"),
+        ("position_encoding: rotatory", "`position_encoding` must be one of"),
+        ("position_encoding: rotary\nrope_parameters:\n  theta: 100", "rope_parameters` .*'theta'"),
+        ("rope_parameters:\n  rope_theta: 9", "`rope_parameters` has no effect"),
+        ("ema_decay: 1", "`ema_decay` .*below 1"),
+        ("max_grad_norm: 0", "`max_grad_norm` .*above 0"),
+        ("weight_decay: -1", "`weight_decay` .*at least 0"),
+        ("adam_epsilon: .nan", "`adam_epsilon` .*nan"),
+        ("learning_rate: .inf", "`learning_rate` .*inf"),
+        ("seed: -1", "`seed` .*at least 0"),
+        ("seed: 4294967296", "`seed` .*below 4294967296"),
+        ("shuffle_window: 0", "`shuffle_window` .*at least 1"),
+        ("prepare_only: true\nstreaming: true", "`prepare_only` and `streaming`"),
+        ("max_steps: [200, 300]", r"`max_steps` .*single value.*\['200', '300'\]"),
+        ("validation_files: {a: b}", "`validation_files` .*single value"),
+        (f"output_dir: {__file__}", "`output_dir` .*is a file"),
     ],
 )
 def test_wrong_values_and_contradictions_are_errors(config: Path, line: str, message: str) -> None:
@@ -178,7 +156,7 @@ def test_wrong_values_and_contradictions_are_errors(config: Path, line: str, mes
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (None, "cannot be read"),
+        (None, "does not exist"),
         ("a: [", "cannot be read as YAML"),
         ("just words", "must contain lines"),
         ("", "must contain lines"),
@@ -195,7 +173,10 @@ def test_errors_name_an_invalid_file(tmp_path: Path, content: str | None, messag
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("position_encoding: rotatory", "argument --position_encoding.*'rotatory' .*choose from"),
+        ("architecture: rnn", "argument --architecture.*'rnn' .*choose from"),
+        ("hidden_size: 1.5", "argument --hidden_size.*invalid int value: '1.5'"),
+        ("rope_parameters: linear", "argument --rope_parameters.*mapping.*'linear'"),
+        ("rope_parameters: '{rope_theta'", "argument --rope_parameters.*mapping"),
         ("orders: blocks", "argument --orders.*'blocks' .*choose from"),
         ("max_steps: 1.5", "argument --max_steps.*invalid int value: '1.5'"),
         ("qk_norm: maybe", "argument --qk_norm.*got maybe"),
@@ -217,28 +198,23 @@ def test_the_yaml_file_must_be_the_first_argument(config: Path) -> None:
 
 
 def test_model_defaults_are_those_of_the_configuration() -> None:
-    model = ModelArguments(max_position_embeddings=1024)
+    model = DEFAULTS | {"max_position_embeddings": 1024}
     assert build_config(model).to_dict() == AOGPTConfig().to_dict()
-    assert build_config(replace(model, architecture="encoder")).to_dict() == MDMEncoderConfig().to_dict()
-
-
-def test_help_describes_the_keys_of_the_architecture() -> None:
-    """The descriptions are those in the docstrings of the configurations."""
-    helps = {item.name: item.metadata["help"] for item in fields(ModelArguments)}
-    assert [name for name, text in helps.items() if len(text) < 10] == []
-    assert "as in Transformers" in helps["rope_parameters"]
+    assert build_config(model | {"architecture": "encoder"}).to_dict() == MDMEncoderConfig().to_dict()
 
 
 def test_help_is_printed(capsys: pytest.CaptureFixture) -> None:
     with pytest.raises(SystemExit, match="0"):
         parse_arguments(["--help"])
-    assert "Defaults to 30 % of max_steps" in " ".join(capsys.readouterr().out.split())
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "Defaults to 30 % of max_steps" in shown
+    assert all(f"--{name} " in shown for name in DEFAULTS)
 
 
 def test_a_repeated_key_is_an_error(config: Path) -> None:
-    with pytest.raises(ValueError, match=r"has the key 'seed' twice in the same mapping\. Remove one of them"):
+    with pytest.raises(ValueError, match="'seed' twice"):
         parse_arguments(add_lines(config, "seed: 1", "seed: 2"))
-    with pytest.raises(ValueError, match="has the key 'a' twice"):
+    with pytest.raises(ValueError, match="'a' twice"):
         parse_arguments(add_lines(config, "seed: [{a: 1, a: 2}]"))
 
 
@@ -252,12 +228,11 @@ def test_rotary_frequencies_are_a_mapping_or_json(config: Path, text: str) -> No
 
 def test_architecture_is_that_of_the_initial_model(config: Path, tmp_path: Path) -> None:
     """A key that contradicts the model is an error even if its value is the default."""
-    AOGPTConfig(
-        hidden_size=12, num_hidden_layers=3, num_attention_heads=2, max_position_embeddings=64, qk_norm=False
-    ).save_pretrained(tmp_path / "model")
-    start = [str(config), f"--init_from={tmp_path / 'model'}"]
+    sizes = {"hidden_size": 12, "num_hidden_layers": 3, "num_attention_heads": 2, "max_position_embeddings": 64}
+    AOGPTConfig(**sizes, qk_norm=False, vocab_size=99).save_pretrained(tmp_path / "model")
+    start = [*add_lines(config, "vocab_size: 99"), f"--init_from={tmp_path / 'model'}"]
     model, data, _ = parse_arguments([*start, "--num_hidden_layers=3"])
-    assert (model.hidden_size, model.num_hidden_layers, model.max_position_embeddings) == (12, 3, 64)
+    assert sizes.items() <= model.items()
     assert data.tokenizer == str(tmp_path / "model")
     for option, actual in (
         ("--hidden_size=768", 12),
@@ -265,38 +240,27 @@ def test_architecture_is_that_of_the_initial_model(config: Path, tmp_path: Path)
         ("--qk_norm=true", False),
         ("--no_mlp_bias", True),
         ("--architecture=encoder", "decoder"),
+        ("--vocab_size=1024", 99),
     ):
-        with pytest.raises(ValueError, match=f"but is {actual} in the model of .*. Remove the key"):
+        with pytest.raises(ValueError, match=f"but is {actual} in the model"):
             parse_arguments([*start, option])
-    with pytest.raises(
-        ValueError, match=r"`sequence_length` .* \(64\), but is 65\. Decrease `sequence_length`\. The model in "
-    ):
+    with pytest.raises(ValueError, match=r"`sequence_length` .*\(64\), but is 65.*The model in "):
         parse_arguments([*start, "--sequence_length=65"])
     with pytest.raises(ValueError, match="`hidden_size` is 768, but"):
         parse_arguments([*add_lines(config, "hidden_size: 768"), start[1]])
 
 
-def test_rope_parameters_may_have_another_order_than_in_the_initial_model(tmp_path: Path, config: Path) -> None:
-    rope = {"rope_type": "linear", "factor": 2.0, "rope_theta": 500.0}
+@pytest.mark.parametrize(
+    "given", ["{factor: 2.0, rope_theta: 500.0, rope_type: linear}", "{rope_type: linear, factor: 2}"]
+)
+def test_rope_parameters_of_the_initial_model_may_be_given_in_part(given: str, tmp_path: Path, config: Path) -> None:
+    rope = {"rope_type": "linear", "factor": 2.0, "rope_theta": 500.0 if "500" in given else 1e4}
     AOGPTConfig(position_encoding="rotary", rope_parameters=rope).save_pretrained(tmp_path / "model")
     start = [*add_lines(config, "qk_norm: true"), f"--init_from={tmp_path / 'model'}"]
-    given = json.dumps(dict(reversed(rope.items())))
     model, _, _ = parse_arguments([*start, f"--rope_parameters={given}"])
     assert build_config(model).rope_parameters == rope
-    with pytest.raises(ValueError, match=r"`rope_parameters` is \{'factor': 3\.0, .*\}, but is \{.*Remove the key"):
-        parse_arguments([*start, '--rope_parameters={"factor": 3.0}'])
-    with pytest.raises(ValueError, match=r"`rope_parameters` must be a mapping in JSON, but is 'linear'"):
-        parse_arguments([*start, "--rope_parameters=linear"])
-    with pytest.raises(ValueError, match=r"`rope_parameters` must be a mapping in JSON, but is '5'"):
-        parse_arguments([*start, "--rope_parameters=5"])
-
-
-def test_rope_parameters_of_the_initial_model_may_be_given_without_defaults(tmp_path: Path, config: Path) -> None:
-    rope = {"rope_theta": 500}
-    AOGPTConfig(position_encoding="rotary", rope_parameters=rope).save_pretrained(tmp_path / "model")
-    given = ["--position_encoding=rotary", f"--rope_parameters={json.dumps(rope)}", f"--init_from={tmp_path / 'model'}"]
-    model, _, _ = parse_arguments([*add_lines(config, "qk_norm: true"), *given])
-    assert build_config(model).rope_parameters == {"rope_type": "default", **rope}
+    with pytest.raises(ValueError, match=r"`rope_parameters` is .*Remove"):
+        parse_arguments([*start, "--rope_parameters={rope_type: linear, factor: 3.0}"])
 
 
 def test_numbers_of_rope_parameters_may_have_exponents(config: Path) -> None:
@@ -306,7 +270,7 @@ def test_numbers_of_rope_parameters_may_have_exponents(config: Path) -> None:
 
 
 def test_arguments_after_the_configuration_are_options(config: Path) -> None:
-    with pytest.raises(ValueError, match=r"Only options may follow .*, but 'more\.txt' does\. Write `--KEY more\.txt`"):
+    with pytest.raises(ValueError, match=r"Only options .*'more\.txt'"):
         parse_arguments([str(config), "more.txt"])
 
 
@@ -321,14 +285,14 @@ def test_start_tokens_of_large_vocabularies_are_allowed(source: str, tmp_path: P
     }
     file, *keys = options[source]
     model, _, _ = parse_arguments([str(CONFIGS[0].parent / file), *keys])
-    assert model.start_token_id == 151643
+    assert model["start_token_id"] == 151643
 
 
 def test_the_initial_model_may_be_a_finished_run_and_gives_the_length(tmp_path: Path) -> None:
     config, run = tmp_path / "minimal.yaml", tmp_path / "run"
     config.write_text("corpus: a.txt")
     (run / "tokenizer").mkdir(parents=True)
-    with pytest.raises(ValueError, match=r"is not finished, .* training/export_checkpoint.py .*run OUTPUT_DIR`"):
+    with pytest.raises(ValueError, match=r"not finished, .*export_checkpoint.py .*run"):
         parse_arguments([str(config), f"--init_from={run}"])
     AOGPTConfig(max_position_embeddings=16).save_pretrained(run / "model")
     _, data, training = parse_arguments([str(config), f"--init_from={run}"])
@@ -369,9 +333,7 @@ def test_accumulation_steps_make_up_the_batch(
 )
 def test_a_batch_that_cannot_be_divided_is_an_error(batch_size: int, per_device: int | None, processes: int) -> None:
     training = TrainingArguments(batch_size=batch_size, per_device_batch_size=per_device)
-    with pytest.raises(
-        ValueError, match=rf"`batch_size` must be a multiple .* processes \({processes}\).* but is {batch_size}\."
-    ):
+    with pytest.raises(ValueError, match=rf"`batch_size` .*\({processes}\).* but is {batch_size}\."):
         accumulation_steps(training, processes)
 
 
@@ -379,7 +341,7 @@ def test_settings_that_an_earlier_version_did_not_have_are_compared_with_their_d
     settings = to_settings(*parse_arguments([str(config)]))
     saved = {key: value for key, value in settings.items() if key not in ("stride", "gated_mlp", "validation_files")}
     check_same_run(saved, settings, Path("run"))
-    with pytest.raises(ValueError, match=r"other settings \(gated_mlp: previously False, now True\)"):
+    with pytest.raises(ValueError, match="gated_mlp: previously False, now True"):
         check_same_run(saved, settings | {"gated_mlp": True}, Path("run"))
 
 
@@ -387,13 +349,24 @@ def test_settings_that_affect_the_result_may_not_change(config: Path) -> None:
     saved = to_settings(*parse_arguments([str(config)]))
     check_same_run(saved, dict(saved), Path("run"))
     for key in saved:
-        changed = saved | {key: "something else"}
+        changed = saved | {key: 123}
         if key in WITHOUT_EFFECT | SCHEDULE:
             check_same_run(saved, changed, Path("run"))
         else:
-            with pytest.raises(ValueError, match=rf"run belongs .*\({key}: previously .*, now 'something else'\)"):
+            with pytest.raises(ValueError, match=rf"\({key}: previously .*, now 123\)"):
                 check_same_run(saved, changed, Path("run"))
     assert saved.keys() >= WITHOUT_EFFECT | SCHEDULE
+
+
+def test_a_changed_learning_rate_needs_a_new_run(config: Path) -> None:
+    """The final learning rate is not listed if it changed only because its default did."""
+    saved, lower = (to_settings(*parse_arguments([str(config), f"--learning_rate={rate}"])) for rate in (1e-3, 1e-4))
+    with pytest.raises(
+        ValueError, match=r"\(learning_rate: previously 0.001, now 0.0001\).*export_checkpoint.py run .*init_f"
+    ):
+        check_same_run(saved, lower, Path("run"))
+    with pytest.raises(ValueError, match="; learning_rate: "):
+        check_same_run(saved, lower | {"final_learning_rate": 0}, Path("run"))
 
 
 def test_home_folders_are_expanded(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -402,7 +375,7 @@ def test_home_folders_are_expanded(config: Path, monkeypatch: pytest.MonkeyPatch
     assert training.output_dir == Path("/home/me/runs/mine")
 
 
-def parse_recipe(path: Path, folder: Path) -> tuple[ModelArguments, DataArguments, TrainingArguments]:
+def parse_recipe(path: Path, folder: Path) -> tuple[Architecture, DataArguments, TrainingArguments]:
     """Parse a recipe. If it continues a model, this is a model in `folder`, of which only the configuration exists."""
     if path.stem not in ("from_causal", "from_causal_trial", "gaps_last"):
         return parse_arguments([str(path)])
@@ -422,29 +395,9 @@ def test_shipped_configurations_are_valid(path: Path, tmp_path: Path) -> None:
     assert isinstance(data, DataArguments)
     sizes = {"small": (12, 768, 12, 6e-4), "medium": (24, 1024, 16, 3e-4)}
     if path.stem in sizes:
-        shape = (model.num_hidden_layers, model.hidden_size, model.num_attention_heads, training.learning_rate)
-        assert shape == sizes[path.stem]
+        shape = [model[key] for key in ("num_hidden_layers", "hidden_size", "num_attention_heads")]
+        assert (*shape, training.learning_rate) == sizes[path.stem]
         assert training.batch_size * data.sequence_length == 2**19
-
-
-@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
-def test_comments_of_recipes_give_tokens_and_batch_sizes(path: Path, tmp_path: Path) -> None:
-    _, data, training = parse_recipe(path, tmp_path)
-    ((number, unit),) = re.findall(r"for ([\d.]+) (million|billion)\s+(?:# )?tokens", path.read_text())
-    tokens = training.max_steps * training.batch_size * data.sequence_length
-    assert tokens == pytest.approx(float(number) * {"million": 1e6, "billion": 1e9}[unit], rel=0.01)
-    comment = re.search(
-        r"per_device_batch_size: .* # for up to (.*) GPUs; set (.*) for (.*) GPUs, (.*) for (.*)", path.read_text()
-    )
-    if comment is None:
-        assert "per_device_batch_size" not in path.read_text() or path.stem.startswith("from_causal")
-        return
-    most, *others = map(int, comment.groups())
-    assert accumulation_steps(training, most) == 1
-    with pytest.raises(ValueError, match="must be a multiple"):
-        accumulation_steps(training, 2 * most)
-    for per_device, num_gpus in zip(others[::2], others[1::2], strict=True):
-        assert accumulation_steps(replace(training, per_device_batch_size=per_device), num_gpus) == 1
 
 
 def test_a_file_replaces_values_of_its_base(tmp_path: Path, config: Path) -> None:
@@ -459,19 +412,15 @@ def test_a_file_replaces_values_of_its_base(tmp_path: Path, config: Path) -> Non
 def test_null_on_the_command_line_removes_a_key_of_the_file(config: Path) -> None:
     argv = add_lines(config, "left_to_right_fraction: 1", "final_left_to_right_fraction: 0.1", "warmup_steps: 7")
     encoder = [*argv, "--architecture=encoder", "--objective", "masked_diffusion"]
-    with pytest.raises(ValueError, match=r"Remove `orders`, .* and `final_left_to_right_fraction`"):
+    with pytest.raises(ValueError, match="orders have no effect"):
         parse_arguments(encoder)
     nulls = ["--left-to-right-fraction", "null", "--final_left_to_right_fraction=null"]
     training = parse_arguments([*encoder, *nulls, "--seed", "3"])[2]
     assert (training.left_to_right_fraction, training.final_left_to_right_fraction) == (0, None)
     assert (training.warmup_steps, training.seed) == (7, 3)
-    for options, message in (
-        (["--warmup", "null"], "Unknown key '--warmup' on the command line"),
-        (["--corpus", "null", "c.txt"], "`corpus` is null, but 'c.txt' follows. Remove `null` or 'c.txt'"),
-        (["--no_qk_norm", "--qk-norm=null"], "`qk_norm` is given twice on the command line, once as null"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            parse_arguments([*argv, *options])
+    assert parse_arguments([*argv, "--no_qk_norm", "--qk-norm=null"])[0]["qk_norm"]
+    with pytest.raises(ValueError, match="Unknown key '--warmup'"):
+        parse_arguments([*argv, "--warmup", "null"])
 
 
 def test_a_removed_key_may_be_that_of_another_initial_model(config: Path, tmp_path: Path) -> None:
@@ -489,11 +438,11 @@ def test_a_base_may_be_null(config: Path, null: str) -> None:
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("base: none.yaml", "none.yaml cannot be read as YAML"),
-        ("base: top.yaml", "top.yaml -> .*top.yaml: the files name each other as `base`"),
-        ("base: ../recipes/top.yaml", "top.yaml -> .*top.yaml: the files name each other as `base`"),
+        ("base: none.yaml", "none.yaml does not exist"),
+        ("base: top.yaml", "top.yaml -> .*top.yaml: .*`base`"),
+        ("base: ../recipes/top.yaml", "top.yaml -> .*top.yaml: .*`base`"),
         ("base: [my_run.yaml]", "`base` must have a single value"),
-        ("base: typo.yaml", r"Unknown key 'learnin_rate' in .*typo.yaml\. Did you mean `learning_rate`"),
+        ("base: typo.yaml", "'learnin_rate' in .*typo.yaml.*`learning_rate`"),
     ],
 )
 def test_a_wrong_base_is_an_error(tmp_path: Path, line: str, message: str) -> None:

@@ -22,7 +22,7 @@ QUICKSTART = ROOT / "training" / "configs" / "quickstart.yaml"
 
 # Commands, and the error message they exit with. None: the parser reports the error, and the exit status is 2.
 WRONG = [
-    ("training/pretrain.py none.yaml", "none.yaml cannot be read as YAML"),
+    ("training/pretrain.py none.yaml", "none.yaml does not exist"),
     ("training/pretrain.py {quickstart} --lerning_rate 1", "Did you mean `learning_rate`"),
     ("training/pretrain.py {quickstart} --output_dir out --corpus none.txt", "There is no file 'none.txt'"),
     ("training/pretrain.py {quickstart} --output_dir out --corpus empty.txt", "empty.txt is empty"),

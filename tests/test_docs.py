@@ -25,7 +25,7 @@ from eval.zero_shot import ScoringArguments
 from model_cards.publish import PublishArguments
 from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM
 from modeling_aogpt.unmasking import CERTAINTY_MEASURES
-from training.arguments import parse_arguments
+from training.command_line import parse_arguments
 from training.convert_causal_lm import convert_config
 
 ROOT = Path(__file__).parent.parent

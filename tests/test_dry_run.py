@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from modeling_aogpt import AOGPTForAnyOrderLM, MDMEncoderConfig
-from training.arguments import parse_arguments
+from training.command_line import parse_arguments
 from training.dry_run import main, read_model_config
 from training.tracking import flops_per_token
 

@@ -14,7 +14,8 @@ from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM, MDMEncoderConfig, MD
 from modeling_aogpt.tokenization import add_mask_token, load_tokenizer
 from tests import references
 from tests.references import remove_weight
-from training.arguments import ModelArguments, build_config, parse_arguments
+from training.architecture import DEFAULTS, build_config
+from training.command_line import parse_arguments
 from training.pretrain import make_model
 
 SIZES = references.SIZES | {"norm": "layernorm"}
@@ -39,10 +40,10 @@ def parse(folder: Path, *options: str) -> tuple:
 
 
 def test_architecture_tokenizer_and_weights_are_those_of_the_checkpoint(folder: Path, vocabulary: dict) -> None:
-    model_arguments, data, _ = parse(folder)
-    assert (model_arguments.norm, model_arguments.max_position_embeddings) == ("layernorm", 12)
+    architecture, data, _ = parse(folder)
+    assert (architecture["norm"], architecture["max_position_embeddings"]) == ("layernorm", 12)
     assert data.tokenizer == str(folder)
-    model = make_model(build_config(model_arguments, **vocabulary), str(folder))
+    model = make_model(build_config(architecture, **vocabulary), str(folder))
     weights = load_file(folder / "model.safetensors")
     assert isinstance(model, AOGPTForAnyOrderLM)
     assert all(torch.equal(weight, weights[name].float()) for name, weight in model.named_parameters())
@@ -50,12 +51,12 @@ def test_architecture_tokenizer_and_weights_are_those_of_the_checkpoint(folder: 
 
 
 def test_training_can_start_from_an_encoder(tmp_path: Path, vocabulary: dict) -> None:
-    sizes = build_config(ModelArguments(architecture="encoder", norm_bias=False, **SIZES), **vocabulary)
+    sizes = build_config(DEFAULTS | SIZES | {"architecture": "encoder", "norm_bias": False}, **vocabulary)
     MDMEncoderForMaskedLM(sizes).save_pretrained(tmp_path / "model")
     (tmp_path / "run.yaml").write_text("corpus: a.txt\nsequence_length: 10\nobjective: masked_diffusion\n")
-    model_arguments, _, _ = parse(tmp_path / "model")
-    assert (model_arguments.architecture, model_arguments.norm_bias) == ("encoder", False)
-    config = build_config(model_arguments, **vocabulary)
+    architecture, _, _ = parse(tmp_path / "model")
+    assert (architecture["architecture"], architecture["norm_bias"]) == ("encoder", False)
+    config = build_config(architecture, **vocabulary)
     assert isinstance(config, MDMEncoderConfig)
     assert isinstance(make_model(config, str(tmp_path / "model")), MDMEncoderForMaskedLM)
 

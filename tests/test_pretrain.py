@@ -31,9 +31,9 @@ from common.results import ORDER_SEED
 from common.tokenization import vocabulary_arguments
 from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM, DataCollatorForAnyOrderLM, head_loss
 from tests.training_runs import STEPS, assert_same_training, final_state, losses, results, scores, train, write_config
-from training.arguments import parse_arguments
 from training.batches import rows_of_samples
 from training.checkpoints import CheckpointWriter, _checksum, checkpoints_in, load_checkpoint, step_of
+from training.command_line import parse_arguments
 from training.export_checkpoint import main as export_checkpoint
 from training.pretrain import Pretraining, TrainingProgress
 from training.status import StepStatus

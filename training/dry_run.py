@@ -28,7 +28,9 @@ from common.tokenization import vocabulary_arguments
 from modeling_aogpt import AOGPTConfig
 from modeling_aogpt.head_loss import LOGITS_PER_CHUNK
 from modeling_aogpt.tokenization import load_tokenizer
-from training.arguments import ModelArguments, TrainingArguments, accumulation_steps, build_config, parse_arguments
+from training.architecture import Architecture, build_config
+from training.arguments import TrainingArguments, accumulation_steps
+from training.command_line import parse_arguments
 from training.schedules import first_decay_step
 from training.tracking import flops_per_token
 
@@ -63,7 +65,7 @@ def main() -> None:
         raise ValueError(f"The run does not fit. {' '.join(problems)}")
 
 
-def read_model_config(model: ModelArguments, data: DataArguments, training: TrainingArguments) -> AOGPTConfig:
+def read_model_config(model: Architecture, data: DataArguments, training: TrainingArguments) -> AOGPTConfig:
     """Return the configuration of the model of a run."""
     if training.init_from is not None:
         return read_config(training.init_from)

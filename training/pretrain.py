@@ -40,17 +40,8 @@ from modeling_aogpt import AOGPTConfig
 from modeling_aogpt.inference import evaluation_mode
 from modeling_aogpt.tokenization import load_tokenizer
 from training.activation_checkpointing import checkpoint_activations
-from training.arguments import (
-    LEFT_TO_RIGHT_ORDERS,
-    ModelArguments,
-    TrainingArguments,
-    accumulation_steps,
-    build_config,
-    changed_settings,
-    check_same_run,
-    parse_arguments,
-    to_settings,
-)
+from training.architecture import Architecture, build_config
+from training.arguments import LEFT_TO_RIGHT_ORDERS, TrainingArguments, accumulation_steps
 from training.batches import Batches, pass_samples
 from training.checkpoints import (
     Checkpoint,
@@ -60,6 +51,7 @@ from training.checkpoints import (
     load_state,
     training_state,
 )
+from training.command_line import parse_arguments
 from training.draws import MaskDraws, OrderDraws
 from training.evaluation import evaluate, read_samples, write_samples
 from training.objectives import OBJECTIVES, compile_head_loss
@@ -67,6 +59,7 @@ from training.optimization import ExponentialMovingAverage, create_optimizer, pa
 from training.report import loss_curve, write_report
 from training.resuming import find_start, warn_of_versions
 from training.schedules import first_decay_step, learning_rate_at
+from training.settings import changed_settings, check_same_run, to_settings
 from training.sharding import (
     check_sharding,
     full_tensor,
@@ -117,8 +110,8 @@ def set_up(argv: list[str], lock: ExitStack) -> "Pretraining | None":
 
     The folder of the run stays locked until `lock` is closed.
     """
-    model_arguments, data_arguments, training = parse_arguments(argv)
-    settings = to_settings(model_arguments, data_arguments, training)
+    architecture, data_arguments, training = parse_arguments(argv)
+    settings = to_settings(architecture, data_arguments, training)
     accelerator = start_accelerator(
         # A machine that only prepares the data may not support the precision of training, or have the tracker.
         mixed_precision="no" if training.prepare_only else training.mixed_precision,
@@ -146,11 +139,11 @@ def set_up(argv: list[str], lock: ExitStack) -> "Pretraining | None":
         return None
     if data_arguments.tokenizer is not None:  # before the slow load_data, to fail early
         with in_turn(accelerator):
-            check_tokenizer(load_tokenizer(data_arguments.tokenizer), model_arguments, data_arguments, training)
+            check_tokenizer(load_tokenizer(data_arguments.tokenizer), architecture, data_arguments, training)
     with in_turn(accelerator):
         data = load_data(data_arguments)
     check_same_everywhere(corpus=data.facts)
-    run = Pretraining(model_arguments, training, data, settings, accelerator, checkpoint)
+    run = Pretraining(architecture, training, data, settings, accelerator, checkpoint)
     if accelerator.is_main_process:
         with atomic_folder(training.output_dir / "tokenizer") as folder:
             data.tokenizer.save_pretrained(folder)
@@ -159,7 +152,7 @@ def set_up(argv: list[str], lock: ExitStack) -> "Pretraining | None":
 
 
 def check_tokenizer(
-    tokenizer: PreTrainedTokenizerBase, model: ModelArguments, data: DataArguments, training: TrainingArguments
+    tokenizer: PreTrainedTokenizerBase, model: Architecture, data: DataArguments, training: TrainingArguments
 ) -> None:
     """
     Check a given tokenizer.
@@ -234,7 +227,7 @@ class Pretraining:
 
     def __init__(
         self,
-        model_arguments: ModelArguments,
+        architecture: Architecture,
         training: TrainingArguments,
         data: Data,
         settings: dict[str, Any],
@@ -252,7 +245,7 @@ class Pretraining:
         else:
             self.initial_weights = None if training.init_from is None else identity_of_weights(training.init_from)
         set_seed(training.seed)
-        config = build_config(model_arguments, **vocabulary_arguments(data.tokenizer))
+        config = build_config(architecture, **vocabulary_arguments(data.tokenizer))
         with torch.device("meta") if gets_weights(accelerator) else nullcontext():
             # `from_pretrained` returns a model in eval mode.
             self.model = make_model(config, training.init_from, load_weights=checkpoint is None).train()
@@ -262,7 +255,7 @@ class Pretraining:
         self.peak_flops = peak_flops(accelerator.device, accelerator.mixed_precision)
         checkpoint_activations(self.model, training.activation_checkpointing)
         self.optimizer = create_optimizer(self.model, training)
-        self.objective = OBJECTIVES[model_arguments.architecture, training.objective](self.model)
+        self.objective = OBJECTIVES[architecture["architecture"], training.objective](self.model)
         keep_float32_gradients(accelerator)
         shard_gradients(accelerator)
         if (plugin := accelerator.state.dynamo_plugin).backend != DynamoBackend.NO:

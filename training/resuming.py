@@ -12,9 +12,10 @@ from common.files import remove_incomplete
 from common.hardware import versions
 from common.processes import check_same_everywhere, together
 from common.results import read_results
-from training.arguments import TrainingArguments, changed_settings, check_same_run, compare_settings
+from training.arguments import TrainingArguments
 from training.checkpoints import Checkpoint, checkpoints_in, load_newest_checkpoint
 from training.schedules import num_common_steps
+from training.settings import changed_settings, check_same_run, compare_settings
 
 logger = logging.getLogger("pretrain")
 
@@ -25,65 +26,83 @@ def find_start(
     training: TrainingArguments, settings: dict[str, Any], accelerator: Accelerator
 ) -> tuple[bool, Checkpoint | None]:
     """
+    Let the main process call [`choose_start`], and return its result in all processes.
+
+    Raises:
+        ValueError: In all processes, if they do not see the same files in `output_dir`; or in the main process, if
+            `choose_start` raises it. The other processes exit.
+    """
+    if accelerator.is_main_process:
+        remove_incomplete(training.output_dir)
+    accelerator.wait_for_everyone()
+    check_same_everywhere(checkpoints=[path.name for path in checkpoints_in(training.output_dir)])
+    start = None
+    with together(accelerator):  # to compare checksums, the main process reads whole checkpoints, and the others wait
+        if accelerator.is_main_process:
+            start = choose_start(training, settings)
+    (start,) = broadcast_object_list([start])
+    return start
+
+
+def choose_start(training: TrainingArguments, settings: dict[str, Any]) -> tuple[bool, Checkpoint | None]:
+    """
     Return whether the run is finished and, if not, the checkpoint from which to resume it (None for a new run).
 
     Raises:
         ValueError: If `output_dir` belongs to a run with other settings, or to a run that cannot be extended.
     """
-    if accelerator.is_main_process:
-        remove_incomplete(training.output_dir)
-    accelerator.wait_for_everyone()
-    results = read_results(training.output_dir)
-    changed = {}
-    if results is not None:
-        check_same_run(results["arguments"], settings, training.output_dir)
-        changed = changed_settings(results["arguments"], settings)
-        if training.max_steps < results["steps"]:
-            raise ValueError(
-                f"The run in {training.output_dir} is finished with {results['steps']} steps, and cannot be shortened "
-                f"to {training.max_steps}. Choose another `output_dir`."
-            )
-    is_finished = results is not None and not changed
-    names = [path.name for path in checkpoints_in(training.output_dir)]
-    check_same_everywhere(finished=is_finished, checkpoints=names)
-    if is_finished:
-        ignored = sorted(compare_settings(results["arguments"], settings).keys() - {"output_dir"})
-        hint = f" (Other values have no effect: {', '.join(ignored)}.)" if ignored else ""
-        logger.info(
-            "%s is finished (%d steps), so there is nothing to do.%s", training.output_dir, results["steps"], hint
-        )
+    folder, results = training.output_dir, read_results(training.output_dir)
+    if results is not None and is_finished(results, training, settings):
         return True, None
-    checkpoint = None
-    with together(accelerator):  # to compare checksums, one process reads the whole checkpoint, and the others wait
-        if accelerator.is_main_process:
-            checkpoint = checkpoint_to_resume(training, settings)
-            if checkpoint is None and changed:
-                raise ValueError(
-                    f"The run in {training.output_dir} is finished with {_format_saved(changed)}, but has no "
-                    "checkpoint from which to extend it. Restore the old value, start a new run from its model "
-                    "with `--init_from`, or choose another `output_dir`."
-                )
-            found = [name for name in PUBLISHED if (training.output_dir / name).exists()]
-            if checkpoint is None and results is None and found:
-                raise ValueError(
-                    f"{training.output_dir} contains {' and '.join(found)}, but no checkpoint and no results.json. "
-                    "This run would replace them. Choose another `output_dir`, or move them."
-                )
-    (checkpoint,) = broadcast_object_list([checkpoint])
+    checkpoint = checkpoint_to_resume(training, settings)
+    if checkpoint is None and results is not None:
+        raise ValueError(
+            f"The run in {folder} is finished with {_format_changed(results['arguments'], settings)}, but has no "
+            "checkpoint from which to extend it. Restore the old value, start a new run from its model with "
+            "`--init_from`, or choose another `output_dir`."
+        )
+    found = [name for name in PUBLISHED if (folder / name).exists()]
+    if checkpoint is None and found:
+        raise ValueError(
+            f"{folder} contains {' and '.join(found)}, but no checkpoint and no results.json. This run would replace "
+            "them. Choose another `output_dir`, or move them."
+        )
     return False, checkpoint
 
 
-def _format_saved(changed: dict[str, tuple[Any, Any]]) -> str:
-    """Return the saved values of `changed_settings` as text."""
-    return ", ".join(f"{key}={saved}" for key, (saved, _) in changed.items())
+def is_finished(results: dict[str, Any], training: TrainingArguments, settings: dict[str, Any]) -> bool:
+    """
+    Return whether the finished run with `results` has the current settings. If not, it may be possible to extend it.
+
+    Raises:
+        ValueError: If it has other settings, or more steps.
+    """
+    folder, saved = training.output_dir, results["arguments"]
+    check_same_run(saved, settings, folder)
+    if training.max_steps < results["steps"]:
+        raise ValueError(
+            f"The run in {folder} is finished with {results['steps']} steps, and cannot be shortened to "
+            f"{training.max_steps}. Choose another `output_dir`."
+        )
+    if changed_settings(saved, settings):
+        return False
+    ignored = sorted(compare_settings(saved, settings).keys() - {"output_dir"})
+    hint = f" (Other values have no effect: {', '.join(ignored)}.)" if ignored else ""
+    logger.info("%s is finished (%d steps), so there is nothing to do.%s", folder, results["steps"], hint)
+    return True
+
+
+def _format_changed(saved: dict[str, Any], current: dict[str, Any]) -> str:
+    """Return the saved values of the settings that have changed as text."""
+    return ", ".join(f"{key}={then}" for key, (then, _) in changed_settings(saved, current).items())
 
 
 def checkpoint_to_resume(training: TrainingArguments, settings: dict[str, Any]) -> Checkpoint | None:
     """
     Return the newest checkpoint from which a run can be resumed, or None if there is no valid one.
 
-    The checkpoint may be from a run with another `max_steps`, `decay_steps` or `left_to_right_steps`, if the learning
-    rates and left-to-right fractions of all its steps stay the same.
+    The checkpoint's run may differ in `max_steps`, `decay_steps` or `left_to_right_steps`, if every step up to the
+    checkpoint had the learning rate and left-to-right fraction that it would have now.
 
     Raises:
         ValueError: If a checkpoint has other settings; or if there are checkpoints, but all of them have steps whose
@@ -99,7 +118,7 @@ def checkpoint_to_resume(training: TrainingArguments, settings: dict[str, Any]) 
         if num_common >= checkpoint.step:
             return True
         too_late.append(
-            f"{checkpoint.path.name} ({_format_saved(changed_settings(saved, settings))}) has the same learning rates "
+            f"{checkpoint.path.name} ({_format_changed(saved, settings)}) has the same learning rates "
             f"and left-to-right fractions only up to step {num_common}"
         )
         return False

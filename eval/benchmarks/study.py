@@ -46,7 +46,8 @@ from eval.benchmarks.study_results import (
 )
 from eval.benchmarks.study_scores import MEASURES
 from modeling_aogpt.validation import check_choice
-from training.arguments import changed_settings, check_same_run, parse_arguments, parse_keys, to_settings
+from training.command_line import parse_arguments, parse_keys
+from training.settings import changed_settings, check_same_run, to_settings
 
 PRETRAIN = Path(__file__).parents[2] / "training" / "pretrain.py"
 # Added to the seed once for each run that a run continues. With the same seed, these runs would use the same data.

@@ -1,0 +1,162 @@
+# Copyright 2026 The AO-GPT package authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Settings of a run. They are read from a YAML file, and `--key value` on the command line overrides them."""
+
+import json
+from collections.abc import Container, Iterable, Iterator
+from dataclasses import fields
+from pathlib import Path
+
+import yaml
+
+from common.commands import Parser
+from common.data_arguments import DataArguments
+from common.files import read_yaml
+from common.models import find_model
+from modeling_aogpt.validation import suggest
+from training import architecture
+from training.architecture import Architecture, add_architecture_keys, read_architecture
+from training.arguments import TrainingArguments
+from training.checks import check_arguments, set_defaults
+
+# Names that other programs use for keys of this package. Error messages suggest the key.
+OTHER_NAMES = {
+    "lr": "learning_rate",
+    "wd": "weight_decay",
+    "bs": "batch_size",
+    "steps": "max_steps",
+    "epochs": "max_steps",
+    "num_train_epochs": "max_steps",
+    "fp16": "mixed_precision",
+    "bf16": "mixed_precision",
+}
+LAUNCHER_NAMES = ("device", "cpu", "use_cpu", "gpu", "num_gpus", "num_processes")  # set by `accelerate launch`
+NULL = ("", "~", "null", "Null", "NULL")  # ways to write null in YAML
+
+Settings = dict[str, str | list[str]]  # text of each given key, converted by `Parser`
+
+
+def parse_arguments(argv: list[str]) -> tuple[Architecture, DataArguments, TrainingArguments]:
+    """Parse `CONFIG.yaml [--key value ...]`. Raise a `ValueError` for unknown keys and contradictory values."""
+    model, data, training, given = parse_keys(argv)
+    training.output_dir = (training.output_dir or Path("runs") / Path(argv[0]).stem).expanduser()
+    if training.init_from is None:
+        model = architecture.DEFAULTS | model
+    else:
+        training.init_from = find_model(training.init_from)
+        vocabulary = {"vocab_size": data.vocab_size} if "vocab_size" in given else {}
+        model = read_architecture(training.init_from, model | vocabulary)
+        data.tokenizer = data.tokenizer or training.init_from
+        if "sequence_length" not in given:
+            data.sequence_length = model["max_position_embeddings"]
+    set_defaults(model, data, training)
+    check_arguments(model, data, training)
+    return model, data, training
+
+
+def parse_keys(argv: list[str]) -> tuple[Architecture, DataArguments, TrainingArguments, set[str]]:
+    """
+    Parse `CONFIG.yaml [--key value ...]`. Each value is checked by itself. The model of `init_from` is not read.
+
+    Returns:
+        The given keys of the architecture, the other arguments, and the names of all given keys. A key is not given if
+        its value on the command line is null.
+    """
+    parser = Parser((DataArguments, TrainingArguments))
+    parser.add_argument("config", type=Path, help="YAML file of keys and values, such as configs/quickstart.yaml")
+    add_architecture_keys(parser)
+    if "-h" in argv or "--help" in argv:
+        parser.parse_args(["--help"])  # prints the help, and exits
+    if not argv or argv[0].startswith("-"):
+        given = f"is {argv[0]!r}" if argv else "is missing"
+        raise ValueError(
+            f"The first argument must be a YAML file, but {given}. Usage: pretrain.py CONFIG.yaml [--key value ...]"
+        )
+    lists = {item.name: item.type == list[str] for kind in parser.dataclass_types for item in fields(kind)}
+    known = dict.fromkeys(architecture.DEFAULTS, False) | lists
+    settings = _read_settings(Path(argv[0]), known) | _read_options(argv[1:], known)
+    settings = {key: value for key, value in settings.items() if value is not None}
+    data, training, namespace = parser.parse([argv[0], *_to_options(settings)])
+    del namespace.config
+    return vars(namespace), data, training, set(settings)
+
+
+def _read_options(options: list[str], known: Container[str]) -> dict[str, str | list[str] | None]:
+    """
+    Return the keys and values of command-line options. The last option of a key counts.
+
+    The value of `--KEY null` is None. The value of `--no_KEY` is false.
+    """
+    if options and not options[0].startswith("--"):  # it would become part of a list of the YAML file
+        raise ValueError(f"Only options may follow the YAML file, but {options[0]!r} does. Write `--KEY {options[0]}`.")
+    settings: dict[str, list[str]] = {}
+    values: list[str] = []
+    for text in options:
+        if not text.startswith("--"):
+            values.append(text)
+            continue
+        name, is_given, value = text[2:].partition("=")
+        name, values = name.replace("-", "_"), [value] if is_given else []
+        if name not in known and name.removeprefix("no_") in known:
+            name, values = name.removeprefix("no_"), ["false"]
+        if name not in known:
+            raise ValueError(_describe_unknown_key(text, known, "on the command line"))
+        settings[name] = values
+    single = {key: values[0] if len(values) == 1 else values for key, values in settings.items()}
+    return {key: None if value == "null" else value for key, value in single.items()}
+
+
+def _read_settings(path: Path, known: dict[str, bool]) -> Settings:
+    """
+    Return the keys and values of a YAML file, without the keys whose value is null.
+
+    The key `base` names another file, relative to the folder of this file. Values in this file replace those of its
+    base. The value null removes the value of the base.
+    """
+    settings, files = _read_file(path, known), [path]
+    while (base := settings.pop("base", "")) not in NULL:
+        files.append(files[-1].parent / base)
+        if files[-1].resolve() in (file.resolve() for file in files[:-1]):
+            raise ValueError(f"{' -> '.join(map(str, files))}: the files name each other as `base`. Remove one `base`.")
+        settings = _read_file(files[-1], known) | settings
+    given = {key: value for key, value in settings.items() if value not in NULL}
+    if given.get("validation_files") == []:  # report.md may contain it, but an option cannot be an empty list
+        del given["validation_files"]
+    return given
+
+
+def _read_file(path: Path, known: dict[str, bool]) -> Settings:
+    """
+    Return the keys and values of a YAML file. `known` says for each known key whether its value may be a list.
+
+    The values stay text, as on the command line. The type of the setting then decides whether `no` is False or text,
+    and whether 1.10 is a number or text.
+    """
+    settings = read_yaml(path, yaml.BaseLoader)
+    if not isinstance(settings, dict):
+        raise ValueError(f"{path} must contain lines of the form `key: value`, but contains {settings!r}.")
+    for key, value in settings.items():
+        if key not in known and key != "base":
+            raise ValueError(_describe_unknown_key(key, known, f"in {path}"))
+        if key == "rope_parameters" and isinstance(value, dict):
+            settings[key] = value = json.dumps(value)
+        if not isinstance(value, str) and not (isinstance(value, list) and known.get(key)):
+            raise ValueError(f"`{key}` must have a single value, but is {value!r} in {path}. Give one value.")
+        if isinstance(value, str) and value.lower() in (".inf", ".nan"):
+            settings[key] = value[1:]  # as Python's `float` expects it
+    return settings
+
+
+def _to_options(settings: Settings) -> Iterator[str]:
+    """Yield settings as command-line options, so that the parser checks their types and choices."""
+    for key, value in settings.items():
+        yield from (f"--{key}", *value) if isinstance(value, list) else (f"--{key}={value}",)
+
+
+def _describe_unknown_key(given: str, known: Iterable[str], place: str) -> str:
+    key = given.lstrip("-").partition("=")[0].replace("-", "_")
+    if key in LAUNCHER_NAMES:
+        hint = " `accelerate launch` chooses the devices: pass it `--config_file training/accelerate/FILE.yaml`."
+    else:
+        hint = f" Did you mean `{OTHER_NAMES[key]}`?" if key in OTHER_NAMES else suggest(key, sorted(known))
+    return f"Unknown key {given!r} {place}.{hint} `pretrain.py --help` lists all keys."

@@ -122,10 +122,13 @@ def test_errors_of_unknown_keys_suggest_the_nearest_key(config: Path, key: str, 
         ("left_to_right_fraction: 1.5", "`left_to_right_fraction` .*but is 1.5"),
         ("final_left_to_right_fraction: -1", "`final_left_to_right_fraction` .*but is -1"),
         ("left_to_right_steps: 9", "`left_to_right_steps` has no effect"),
-        ("final_left_to_right_fraction: 0\nleft_to_right_steps: 1001", r"`left_to_right_steps` \(1001\)"),
+        (
+            "final_left_to_right_fraction: 0\nleft_to_right_steps: 1001",
+            r"`left_to_right_steps` .*\(1000\), but is 1001",
+        ),
         ("block_length: 2\nstride: 3", r"`block_length` \(2\) and `stride` \(3\)"),
         ("block_length: 0", "`block_length` .*at least 1"),
-        ("objective: masked_diffusion", "`objective` must be any_order"),
+        ("objective: masked_diffusion", "`objective=masked_diffusion` needs"),
         (f"{ENCODER}\nobjective: score_entropy", "`target_injection` must be sigma"),
         (f"{MASKED_DIFFUSION}\norders: shared", "orders have no effect"),
         (f"{MASKED_DIFFUSION}\nblock_length: 4", "orders have no effect"),
@@ -142,7 +145,7 @@ def test_errors_of_unknown_keys_suggest_the_nearest_key(config: Path, key: str, 
         ("seed: -1", "`seed` .*at least 0"),
         ("seed: 4294967296", "`seed` .*below 4294967296"),
         ("shuffle_window: 0", "`shuffle_window` .*at least 1"),
-        ("prepare_only: true\nstreaming: true", "`prepare_only` and `streaming`"),
+        ("prepare_only: true\nstreaming: true", "`prepare_only` has no effect"),
         ("max_steps: [200, 300]", r"`max_steps` .*single value.*\['200', '300'\]"),
         ("validation_files: {a: b}", "`validation_files` .*single value"),
         (f"output_dir: {__file__}", "`output_dir` .*is a file"),
@@ -229,8 +232,8 @@ def test_rotary_frequencies_are_a_mapping_or_json(config: Path, text: str) -> No
 def test_architecture_is_that_of_the_initial_model(config: Path, tmp_path: Path) -> None:
     """A key that contradicts the model is an error even if its value is the default."""
     sizes = {"hidden_size": 12, "num_hidden_layers": 3, "num_attention_heads": 2, "max_position_embeddings": 64}
-    AOGPTConfig(**sizes, qk_norm=False, vocab_size=99).save_pretrained(tmp_path / "model")
-    start = [*add_lines(config, "vocab_size: 99"), f"--init_from={tmp_path / 'model'}"]
+    AOGPTConfig(**sizes, qk_norm=False).save_pretrained(tmp_path / "model")
+    start = [str(config), f"--init_from={tmp_path / 'model'}"]
     model, data, _ = parse_arguments([*start, "--num_hidden_layers=3"])
     assert sizes.items() <= model.items()
     assert data.tokenizer == str(tmp_path / "model")
@@ -240,11 +243,10 @@ def test_architecture_is_that_of_the_initial_model(config: Path, tmp_path: Path)
         ("--qk_norm=true", False),
         ("--no_mlp_bias", True),
         ("--architecture=encoder", "decoder"),
-        ("--vocab_size=1024", 99),
     ):
         with pytest.raises(ValueError, match=f"but is {actual} in the model"):
             parse_arguments([*start, option])
-    with pytest.raises(ValueError, match=r"`sequence_length` .*\(64\), but is 65.*The model in "):
+    with pytest.raises(ValueError, match=r"`sequence_length` .*\(64\), but is 65"):
         parse_arguments([*start, "--sequence_length=65"])
     with pytest.raises(ValueError, match="`hidden_size` is 768, but"):
         parse_arguments([*add_lines(config, "hidden_size: 768"), start[1]])

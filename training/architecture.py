@@ -75,13 +75,11 @@ def read_architecture(model: str, given: dict[str, Any]) -> Architecture:
     Return the architecture of the model in a folder or on the Hub.
 
     Raises:
-        ValueError: If a key in `given` has another value. `vocab_size` is compared, too, because a run that starts from
-            a model uses its tokenizer.
+        ValueError: If a key in `given` has another value.
     """
     config = read_config(model)
     kind = "encoder" if isinstance(config, MDMEncoderConfig) else "decoder"
     architecture = {"architecture": kind} | {name: getattr(config, name) for name in TYPES}
-    actual = architecture | {"vocab_size": config.num_valid_tokens}
     for name, value in given.items():
         if name == "rope_parameters":
             rotary = AOGPTConfig(  # sets the defaults of the parameters that are not given
@@ -90,8 +88,8 @@ def read_architecture(model: str, given: dict[str, Any]) -> Architecture:
                 rope_parameters=value,
             )
             value = rotary.rope_parameters
-        if value != actual[name]:
-            raise ValueError(f"`{name}` is {value}, but is {actual[name]} in the model of {model}. Remove the key.")
+        if value != (actual := architecture[name]):
+            raise ValueError(f"`{name}` is {value}, but is {actual} in the model of {model}. Remove the key.")
     return architecture
 
 

@@ -79,7 +79,7 @@ class TrainingArguments(Options):
     )
     learning_rate: float = option(6e-4, "Peak learning rate.", above=0, below=math.inf)
     final_learning_rate: float | None = option(
-        None, "Learning rate at the end of the schedule; defaults to a tenth of the peak."
+        None, "Learning rate at the end of the schedule; defaults to a tenth of the peak.", least=0
     )
     learning_rate_schedule: Literal["cosine", "warmup_stable_decay"] = option(
         "cosine",
@@ -89,7 +89,7 @@ class TrainingArguments(Options):
     decay_steps: int | None = option(
         None, "Number of steps of the decay, with warmup_stable_decay; defaults to a tenth of max_steps.", least=1
     )
-    warmup_steps: int = option(100, "Number of steps of linear warm-up.")
+    warmup_steps: int = option(100, "Number of steps of linear warm-up.", least=0)
     weight_decay: float = option(0.05, "Weight decay of tensors of two or more dimensions.", least=0, below=math.inf)
     adam_beta1: float = option(0.9, "Decay of AdamW's first moment.", least=0, below=1)
     adam_beta2: float = option(0.95, "Decay of AdamW's second moment.", least=0, below=1)

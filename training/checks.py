@@ -30,19 +30,11 @@ def set_defaults(model: Architecture, data: DataArguments, training: TrainingArg
 def check_arguments(model: Architecture, data: DataArguments, training: TrainingArguments) -> None:
     """Raise a `ValueError` if a value is not allowed or values contradict each other."""
     if training.prepare_only and data.streaming:
+        raise ValueError("`prepare_only` has no effect with `streaming`, which caches nothing. Remove one of the two.")
+    if data.sequence_length > (longest := model["max_position_embeddings"]):
         raise ValueError(
-            "`prepare_only` and `streaming` are both set, but a streamed corpus cannot be prepared, because nothing is "
-            "cached. Remove one of the two."
-        )
-    if data.sequence_length > model["max_position_embeddings"]:
-        raise ValueError(
-            f"`sequence_length` must be at most `max_position_embeddings` ({model['max_position_embeddings']}), but is "
-            f"{data.sequence_length}. Decrease `sequence_length`"
-            + (
-                ", or increase `max_position_embeddings`."
-                if training.init_from is None
-                else f". The model in {training.init_from} does not support longer sequences."
-            )
+            f"`sequence_length` must be at most `max_position_embeddings` ({longest}), but is {data.sequence_length}. "
+            "Change one of them (a model of `init_from` has a fixed `max_position_embeddings`)."
         )
     for name in ("block_length", "stride", "min_context"):
         value = getattr(training, name)
@@ -50,84 +42,73 @@ def check_arguments(model: Architecture, data: DataArguments, training: Training
             raise ValueError(
                 f"`{name}` must be below `sequence_length` ({data.sequence_length}), but is {value}. Decrease `{name}`."
             )
-    if training.output_dir == Path():
-        raise ValueError("`output_dir` is empty, or the working folder. Set it to a folder for this run only.")
-    if data.tokenizer is not None and Path(data.tokenizer).resolve() == (training.output_dir / "tokenizer").resolve():
-        raise ValueError(
-            f"`tokenizer` ({data.tokenizer}) is the folder to which the run writes its tokenizer. Copy it to another "
-            "folder, or choose another `output_dir`."
-        )
-    if training.output_dir.exists() and not training.output_dir.is_dir():
-        raise ValueError(f"`output_dir` ({training.output_dir}) is a file. Set it to a folder.")
-    _check_learning_rate(training)
     if data.context_marks is not None and model["architecture"] == "encoder":
-        raise ValueError(
-            "`context_marks` needs `architecture=decoder`, because an encoder is trained on whole documents. Remove "
-            "`context_marks`, or set `architecture=decoder`."
-        )
+        raise ValueError("`context_marks` needs a decoder. Remove it, or set `architecture=decoder`.")
+    _check_folders(data, training)
+    _check_schedule(training)
     _check_objective(model, training)
     # The configuration checks the architecture. The vocabulary is not known yet, so any `start_token_id` is accepted.
     build_config(model, vocab_size=MAX_SIZES["vocab_size"], num_valid_tokens=1)
 
 
-def _check_learning_rate(training: TrainingArguments) -> None:
-    """Raise a `ValueError` if the schedule of the learning rate is not possible."""
-    if not 0 <= training.warmup_steps < training.max_steps:
+def _check_folders(data: DataArguments, training: TrainingArguments) -> None:
+    """Raise a `ValueError` if `output_dir` is not a folder for this run only."""
+    folder = training.output_dir
+    if folder == Path():
+        raise ValueError("`output_dir` is empty, or the working folder. Set it to a folder for this run only.")
+    if folder.exists() and not folder.is_dir():
+        raise ValueError(f"`output_dir` ({folder}) is a file. Set it to a folder.")
+    if data.tokenizer is not None and Path(data.tokenizer).resolve() == (folder / "tokenizer").resolve():
         raise ValueError(
-            f"`warmup_steps` must be at least 0 and below `max_steps` ({training.max_steps}), but is "
-            f"{training.warmup_steps}. Change `warmup_steps` or `max_steps`."
+            f"`tokenizer` ({data.tokenizer}) is the folder to which the run writes its tokenizer. Copy it to another "
+            "folder, or choose another `output_dir`."
         )
-    if training.decay_steps is not None:
-        if training.learning_rate_schedule != "warmup_stable_decay":
-            raise ValueError(
-                "`decay_steps` has no effect without `learning_rate_schedule=warmup_stable_decay`. Set both, or remove "
-                "`decay_steps`."
-            )
-        if training.warmup_steps + training.decay_steps > training.max_steps:
-            raise ValueError(
-                f"`warmup_steps` ({training.warmup_steps}) and `decay_steps` ({training.decay_steps}) are together "
-                f"more than `max_steps` ({training.max_steps}). Decrease one of them."
-            )
-    if not 0 <= training.final_learning_rate <= training.learning_rate:
+
+
+def _check_schedule(training: TrainingArguments) -> None:
+    """Raise a `ValueError` if the schedules of the learning rate and of the left-to-right fraction are not possible."""
+    num_steps, warmup, decay = training.max_steps, training.warmup_steps, training.decay_steps
+    if warmup >= num_steps:
         raise ValueError(
-            f"`final_learning_rate` must be between 0 and `learning_rate` ({training.learning_rate}), but is "
-            f"{training.final_learning_rate}."
+            f"`warmup_steps` must be below `max_steps` ({num_steps}), but is {warmup}. Change one of them."
         )
+    if decay is not None and training.learning_rate_schedule != "warmup_stable_decay":
+        raise ValueError("`decay_steps` has no effect without `learning_rate_schedule=warmup_stable_decay`. Set both.")
+    if decay is not None and warmup + decay > num_steps:
+        raise ValueError(
+            f"`warmup_steps` ({warmup}) and `decay_steps` ({decay}) are together more than `max_steps` ({num_steps}). "
+            "Decrease one of them."
+        )
+    if training.final_learning_rate > training.learning_rate:
+        raise ValueError(
+            f"`final_learning_rate` must be at most `learning_rate` ({training.learning_rate}), but is "
+            f"{training.final_learning_rate}. Decrease it."
+        )
+    if training.left_to_right_steps is not None:
+        if training.final_left_to_right_fraction is None:
+            raise ValueError("`left_to_right_steps` has no effect without `final_left_to_right_fraction`. Set both.")
+        if training.left_to_right_steps > num_steps:
+            raise ValueError(
+                f"`left_to_right_steps` must be at most `max_steps` ({num_steps}), but is "
+                f"{training.left_to_right_steps}. Decrease it."
+            )
 
 
 def _check_objective(model: Architecture, training: TrainingArguments) -> None:
     """Raise a `ValueError` if the objective cannot be used with the architecture or the settings of the orders."""
-    objective = training.objective
+    objective, final_fraction = training.objective, training.final_left_to_right_fraction
     if objective != "any_order" and model["architecture"] == "decoder":
-        raise ValueError(
-            f"`objective` must be any_order for a decoder, but is {objective}. Set `objective=any_order`, or "
-            "`architecture=encoder`."
-        )
+        raise ValueError(f"`objective={objective}` needs `architecture=encoder`. Set it, or `objective=any_order`.")
     if objective == "score_entropy" and model["target_injection"] != "sigma":
         raise ValueError(
             f"`target_injection` must be sigma for `objective=score_entropy`, but is {model['target_injection']}. Set "
             "`target_injection=sigma`, because the score depends on the noise level."
         )
-    kind, final_fraction = order_settings(training), training.final_left_to_right_fraction
-    distribution = OrderDistribution(**kind, left_to_right_fraction=training.left_to_right_fraction)
+    if training.orders in ("context_first", "gaps_last") and model["architecture"] == "encoder":
+        raise ValueError(f"`orders={training.orders}` needs `architecture=decoder`. Set it, or remove `orders`.")
+    distribution = OrderDistribution(**order_settings(training), left_to_right_fraction=training.left_to_right_fraction)
     if final_fraction is not None:
         check_fraction("final_left_to_right_fraction", final_fraction)
-    if training.left_to_right_steps is not None:
-        if final_fraction is None:
-            raise ValueError(
-                "`left_to_right_steps` has no effect without `final_left_to_right_fraction`. Set the fraction, or "
-                "remove `left_to_right_steps`."
-            )
-        if training.left_to_right_steps > training.max_steps:
-            raise ValueError(
-                f"`left_to_right_steps` ({training.left_to_right_steps}) must be at most `max_steps` "
-                f"({training.max_steps}). Decrease `left_to_right_steps`."
-            )
-    if training.orders in ("context_first", "gaps_last") and model["architecture"] == "encoder":
-        raise ValueError(
-            f"`orders={training.orders}` needs a decoder, because an encoder is always trained with a random context. "
-            "Remove `orders`, or use a decoder (`architecture=decoder`)."
-        )
     draws_orders = distribution != OrderDistribution(left_to_right_fraction=0.0) or final_fraction is not None
     if objective != "any_order" and draws_orders:
         raise ValueError(

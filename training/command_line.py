@@ -44,8 +44,7 @@ def parse_arguments(argv: list[str]) -> tuple[Architecture, DataArguments, Train
         model = architecture.DEFAULTS | model
     else:
         training.init_from = find_model(training.init_from)
-        vocabulary = {"vocab_size": data.vocab_size} if "vocab_size" in given else {}
-        model = read_architecture(training.init_from, model | vocabulary)
+        model = read_architecture(training.init_from, model)
         data.tokenizer = data.tokenizer or training.init_from
         if "sequence_length" not in given:
             data.sequence_length = model["max_position_embeddings"]

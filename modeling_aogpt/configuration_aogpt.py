@@ -92,8 +92,6 @@ class AOGPTConfig(PreTrainedConfig):
             parameters of this `rope_type`. `"dynamic"` gives the same frequencies as `"default"`, because it changes
             them only for sequences longer than `max_position_embeddings`, which are not allowed.
         no_rope_layers (`list[int]`, *optional*): Indices of layers without rotary positions, as in SmolLM3.
-        neighbor_embeddings (`bool`, defaults to `False`): Whether the input of a row also contains the tokens to the
-            left and right of the target position, as far as the row knows them. (In the paper, it does not.)
         norm (`str`, defaults to `"rmsnorm"`): Kind of all norms over `hidden_size`: `"rmsnorm"` or `"layernorm"`.
         norm_eps (`float`, defaults to 1e-5): Epsilon of all norms.
         qk_norm (`bool`, defaults to `True`): Whether to apply an RMS norm to the attention queries and keys of each
@@ -166,7 +164,6 @@ class AOGPTConfig(PreTrainedConfig):
     position_encoding: str = "learned"
     rope_parameters: dict[str, Any] | None = None
     no_rope_layers: list[int] | None = None
-    neighbor_embeddings: bool = False
     norm: str = "rmsnorm"
     norm_eps: float = 1e-5
     qk_norm: bool = True
@@ -372,11 +369,6 @@ class MDMEncoderConfig(AOGPTConfig):
             raise ValueError(
                 f"`shift_predictions` needs `target_injection='none'`, but `target_injection` is "
                 f"{self.target_injection!r}. Change one of them."
-            )
-        if self.neighbor_embeddings:
-            raise ValueError(
-                "`neighbor_embeddings` must be False in an encoder, in which each position attends to its neighbors. "
-                "Remove it."
             )
         if self.mask_token_id >= self.vocab_size:
             raise ValueError(

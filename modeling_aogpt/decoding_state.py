@@ -517,7 +517,7 @@ class CachedDecodingState(DecodingState):
         Return the final hidden states of the last `num_kept` rows, or of all rows if it is None.
         """
         return self.model.model(
-            **query_rows(ids, positions, ranks, num_context, self.model.config.neighbor_embeddings),
+            **query_rows(ids, positions, ranks, num_context),
             attention_mask=attention_mask,
             cache=self.cache,
             modulations=self.modulations,

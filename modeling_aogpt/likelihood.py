@@ -494,7 +494,7 @@ class RowScorer(Scorer):
             index_by_rank(values[selected % len(self.input_ids)], order) for values in (self.input_ids, self.positions)
         )
         hidden_states = self.model.model(
-            **branch_rows(ids, positions, branches, self.model.config.neighbor_embeddings),
+            **branch_rows(ids, positions, branches),
             attention_mask=branch_mask(branches),
         ).last_hidden_state
         is_scored = branches >= 0

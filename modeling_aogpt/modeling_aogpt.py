@@ -47,7 +47,7 @@ from .head_loss import head_loss
 from .infilling import AnyOrderInfillingMixin
 from .likelihood import AnyOrderLikelihoodMixin
 from .orders import group_orders, index_by_position, index_by_rank, left_to_right_orders, token_mask, token_positions
-from .rows import START, UNKNOWN, add_start_row, branch_rows, causal_mask, query_mask, query_rows
+from .rows import add_start_row, branch_rows, causal_mask, query_mask, query_rows
 from .validation import (
     check_batch,
     check_forward_arguments,
@@ -311,24 +311,6 @@ class AOGPTLayer(GradientCheckpointingLayer):
 # ------------------------------------------------------------------------------------------------------------ models
 
 
-class NeighborEmbedding(nn.Module):
-    """Projection of the embeddings of the tokens to the left and right of a target position."""
-
-    def __init__(self, config: AOGPTConfig) -> None:
-        super().__init__()
-        self.unknown_embedding = nn.Embedding(1, config.hidden_size)
-        self.proj = nn.Linear(2 * config.hidden_size, config.hidden_size, bias=False)
-
-    def forward(self, tokens: torch.Tensor, is_unknown: torch.BoolTensor) -> torch.Tensor:
-        """
-        Return the projection (batch, rows, hidden_size) of `tokens` (batch, rows, 2, hidden_size).
-
-        Where `is_unknown` (batch, rows, 2) is True, the token is replaced by a learned embedding.
-        """
-        unknown = self.unknown_embedding(torch.zeros_like(is_unknown[:1, :1], dtype=torch.long))
-        return self.proj(torch.where(is_unknown.unsqueeze(-1), unknown, tokens).flatten(2))
-
-
 class AOGPTPreTrainedModel(PreTrainedModel):
     """Base class of all models, with weight initialization and resizing of the token embedding table."""
 
@@ -511,35 +493,22 @@ class AOGPTModel(AOGPTStack):
         self.start_embedding = nn.Embedding(1, width) if config.start_token_id is None else None
         self.position_embeddings = nn.Embedding(length + 1, width) if config.position_encoding == "learned" else None
         self.target_embeddings = make_target_embeddings(config)
-        self.neighbors = NeighborEmbedding(config) if config.neighbor_embeddings else None
         self.layers = nn.ModuleList(AOGPTLayer(config, layer_idx) for layer_idx in range(config.num_hidden_layers))
         self.modulation = TargetModulation(config, 2) if config.target_injection == "adaln" else None
         self.norm = make_norm(config)
         self.post_init()
 
-    def _embed(
-        self, input_ids: torch.LongTensor, positions: torch.LongTensor, neighbor_ids: torch.LongTensor | None = None
-    ) -> torch.Tensor:
-        embeddings = self._embed_tokens(input_ids, positions < 0)
+    def _embed(self, input_ids: torch.LongTensor, positions: torch.LongTensor) -> torch.Tensor:
+        is_start = positions < 0
+        if self.start_embedding is None:
+            embeddings = self.embed_tokens(input_ids.masked_fill(is_start, self.config.start_token_id))
+        else:
+            # The embedding is called, not indexed, because its hooks load offloaded weights.
+            start = self.start_embedding(torch.zeros_like(input_ids[:1, :1]))
+            embeddings = torch.where(is_start.unsqueeze(-1), start, self.embed_tokens(input_ids))
         if self.position_embeddings is not None:
             embeddings = embeddings + self.position_embeddings(positions + 1)
-        if (neighbor_ids is None) != (self.neighbors is None):
-            raise ValueError(
-                f"`neighbor_ids` must {'not ' if self.neighbors is None else ''}be given, because "
-                f"`config.neighbor_embeddings` is {self.config.neighbor_embeddings}. Make the rows with "
-                f"`with_neighbors={self.config.neighbor_embeddings}`."
-            )
-        if self.neighbors is not None:
-            tokens = self._embed_tokens(neighbor_ids.clamp(min=0), neighbor_ids == START)
-            embeddings = embeddings + self.neighbors(tokens, neighbor_ids == UNKNOWN)
         return embeddings
-
-    def _embed_tokens(self, ids: torch.LongTensor, is_start: torch.BoolTensor) -> torch.Tensor:
-        if self.start_embedding is None:
-            return self.embed_tokens(ids.masked_fill(is_start, self.config.start_token_id))
-        # The embedding is called, not indexed, because its hooks load offloaded weights.
-        start = self.start_embedding(torch.zeros_like(ids[:1, :1]))
-        return torch.where(is_start.unsqueeze(-1), start, self.embed_tokens(ids))
 
     @capture_outputs
     def forward(
@@ -547,7 +516,6 @@ class AOGPTModel(AOGPTStack):
         input_ids: torch.LongTensor,
         positions: torch.LongTensor,
         target_positions: torch.LongTensor,
-        neighbor_ids: torch.LongTensor | None = None,
         attention_mask: torch.BoolTensor | None = None,
         cache: Cache | None = None,
         modulations: tuple[torch.Tensor, ...] | None = None,
@@ -563,9 +531,6 @@ class AOGPTModel(AOGPTStack):
                 ignored.
             positions (`torch.LongTensor` of shape `(batch, rows)`): Position of the token, or -1 in a start row.
             target_positions (`torch.LongTensor` of shape `(batch, rows)`): Position that the row predicts.
-            neighbor_ids (`torch.LongTensor` of shape `(batch, rows, 2)`, *optional*): Tokens to the left and right of
-                the target position, or -1 for the beginning of the text, or -2 for a token that the row does not know.
-                Required with `config.neighbor_embeddings`, otherwise not allowed.
             attention_mask (`torch.BoolTensor` of shape `(batch or 1, 1, rows, slots)`, *optional*): True where a row
                 attends to a slot, that is, to a cached or new row. By default, attention is causal. If `cache` is not
                 empty, a mask is required, unless there is a single row that attends to all slots.
@@ -582,7 +547,7 @@ class AOGPTModel(AOGPTStack):
 
         Raises:
             ValueError: If `num_kept` is not between 1 and the number of rows, or is less than this number without an
-                `attention_mask`; if `neighbor_ids` is missing or not allowed; or if an argument is unknown.
+                `attention_mask`; or if an argument is unknown.
         """
         check_forward_arguments(self, kwargs)
         if num_kept is not None:
@@ -593,7 +558,7 @@ class AOGPTModel(AOGPTStack):
                 "`attention_mask`. Pass a mask, because the default causal attention needs all rows."
             )
         hidden_states = self.run_layers(
-            self._embed(input_ids, positions, neighbor_ids),
+            self._embed(input_ids, positions),
             target_positions,
             # Attention queries are rotated by target - 1, and keys by the token's position. Both are increased by 1, so
             # that the start row (position -1) has index 0, like the start token of a Llama.
@@ -749,7 +714,7 @@ class AOGPTForAnyOrderLM(AOGPTWithHead, AnyOrderGenerationMixin, AnyOrderInfilli
         if attention_mask is not None:
             orders = group_orders(orders, (attention_mask == 0).long())
         ids, positions = index_by_rank(input_ids, orders), index_by_rank(positions, orders)
-        rows = branch_rows(ids, positions, torch.zeros_like(ids), self.config.neighbor_embeddings)
+        rows = branch_rows(ids, positions, torch.zeros_like(ids))
         return self.model(**rows, **kwargs), orders
 
     @can_return_tuple
@@ -864,7 +829,7 @@ class AOGPTForMaskedLM(AOGPTWithHead):
         ids, positions = index_by_rank(input_ids, orders), index_by_rank(token_positions(is_token), orders)
         num_context = (is_token & ~is_masked).sum(dim=-1)
         output = self.model(
-            **query_rows(ids, positions, ranks, num_context, self.config.neighbor_embeddings),
+            **query_rows(ids, positions, ranks, num_context),
             attention_mask=query_mask(ranks, num_context, ranks.shape[1]),
             **kwargs,
         )
@@ -1062,15 +1027,11 @@ class AOGPTForCausalLM(AOGPTWithHead, GenerationMixin):
     def _make_rows(self, input_ids: torch.LongTensor, position_ids: torch.LongTensor) -> dict[str, torch.LongTensor]:
         """Return the start row and a row for each token, as keyword arguments of `AOGPTModel.forward`."""
         positions = F.pad(position_ids.expand_as(input_ids), (1, 0), value=-1)
-        rows = {
+        return {
             "input_ids": F.pad(input_ids, (1, 0)),
             "positions": positions,
             "target_positions": (positions + 1).clamp(max=self.config.max_position_embeddings - 1),
         }
-        if self.config.neighbor_embeddings:
-            left = F.pad(input_ids, (1, 0), value=START)
-            rows["neighbor_ids"] = torch.stack((left, torch.full_like(left, UNKNOWN)), dim=-1)
-        return rows
 
     def _prepare_mask(
         self,

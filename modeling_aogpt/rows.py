@@ -16,15 +16,11 @@ of one row.
 The tensor `branches` (batch, rows) holds the branch of each row. Rows of the shared context come first, and have the
 value `CONTEXT`. All rows of a branch have the same value, an integer of at least 0. Rows that are not used have the
 value `PADDING`.
-
-With `config.neighbor_embeddings`, a row also contains the tokens to the left and right of its target position, if it
-knows them. It knows the tokens of the rows to which it attends, and its own token.
 """
 
 import torch
 
 CONTEXT, PADDING = -1, -2
-START, UNKNOWN = -1, -2  # in `neighbor_ids`: the beginning of the text, and a token that the row does not know
 
 
 def make_rows(
@@ -32,48 +28,20 @@ def make_rows(
     positions: torch.LongTensor,
     carried: torch.LongTensor,
     targets: torch.LongTensor,
-    branches: torch.LongTensor | None = None,
-    with_neighbors: bool = False,
 ) -> dict[str, torch.LongTensor]:
     """
     Return rows as keyword arguments of `AOGPTModel.forward`.
 
     `ids` and `positions` (batch, n) are tokens and their positions. `carried` and `targets` (batch, rows) are indices
     into the n columns of `ids` and `positions`. For each row, `carried` is the index of its token, or -1 for a start
-    row, and `targets` is the index of its target position. A row knows the tokens up to `carried`. With `branches`
-    (batch, rows = n), it knows only those of the context and of its own branch.
+    row, and `targets` is the index of its target position.
     """
     is_start, token = carried < 0, carried.clamp(min=0)
-    rows = {
+    return {
         "input_ids": ids.gather(1, token).masked_fill(is_start, 0),
         "positions": positions.gather(1, token).masked_fill(is_start, -1),
         "target_positions": positions.gather(1, targets),
     }
-    if with_neighbors:
-        is_known = torch.arange(ids.shape[1], device=ids.device) <= carried[..., None]
-        if branches is not None:
-            is_known &= (branches == CONTEXT)[:, None] | (branches[:, None] == branches[..., None])
-        rows["neighbor_ids"] = find_neighbors(ids, positions, rows["target_positions"], is_known)
-    return rows
-
-
-def find_neighbors(
-    ids: torch.LongTensor, positions: torch.LongTensor, targets: torch.LongTensor, is_known: torch.BoolTensor
-) -> torch.LongTensor:
-    """
-    Return the ids (batch, rows, 2) of the tokens to the left and right of each target position.
-
-    The id of a token that a row does not know is `UNKNOWN`. The left neighbor of position 0 is `START`. `ids` and
-    `positions` (batch, n) are tokens and their positions, `targets` (batch, rows) are positions, and `is_known` (batch,
-    rows, n) is True for the tokens that a row knows.
-    """
-    neighbors = []
-    for step in (-1, 1):
-        is_neighbor = (positions[:, None] == targets[..., None] + step) & is_known
-        found, column = is_neighbor.view(torch.uint8).max(dim=-1)
-        neighbors.append(ids.gather(1, column).masked_fill(found == 0, UNKNOWN))
-    neighbors[0] = neighbors[0].masked_fill(targets == 0, START)
-    return torch.stack(neighbors, dim=-1)
 
 
 def query_rows(
@@ -81,7 +49,6 @@ def query_rows(
     positions: torch.LongTensor,
     ranks: torch.LongTensor,
     num_context: torch.LongTensor,
-    with_neighbors: bool = False,
 ) -> dict[str, torch.LongTensor]:
     """
     Return the rows that predict `ranks` given a context, in the format of [`make_rows`].
@@ -93,7 +60,7 @@ def query_rows(
     `num_context` (batch,) is the number of ranks in the context.
     """
     carried = torch.minimum(ranks, num_context[:, None]) - 1
-    return make_rows(ids, positions, carried, ranks, with_neighbors=with_neighbors)
+    return make_rows(ids, positions, carried, ranks)
 
 
 def query_mask(ranks: torch.LongTensor, num_context: torch.LongTensor, num_slots: int) -> torch.BoolTensor:
@@ -109,7 +76,7 @@ def query_mask(ranks: torch.LongTensor, num_context: torch.LongTensor, num_slots
 
 
 def branch_rows(
-    ids: torch.LongTensor, positions: torch.LongTensor, branches: torch.LongTensor, with_neighbors: bool = False
+    ids: torch.LongTensor, positions: torch.LongTensor, branches: torch.LongTensor
 ) -> dict[str, torch.LongTensor]:
     """
     Return one row for each rank (column of `branches`), in the format of [`make_rows`].
@@ -122,7 +89,7 @@ def branch_rows(
     continues = branches == branches.roll(1, dims=1)  # `roll` wraps around, but the first row is a start row either way
     num_context = is_context.sum(dim=-1, keepdim=True)
     carried = torch.where(continues | is_context, rows, num_context) - 1
-    return make_rows(ids, positions, carried, rows.expand_as(branches), branches, with_neighbors)
+    return make_rows(ids, positions, carried, rows.expand_as(branches))
 
 
 def branch_mask(branches: torch.LongTensor) -> torch.BoolTensor | None:

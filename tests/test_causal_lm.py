@@ -12,10 +12,8 @@ from modeling_aogpt.modeling_aogpt import CACHE_NAME
 from tests.references import random_model, with_class
 
 
-@pytest.fixture(params=["learned", "rotary", "neighbors"])
+@pytest.fixture(params=["learned", "rotary"])
 def any_order(request: pytest.FixtureRequest) -> AOGPTForAnyOrderLM:
-    if request.param == "neighbors":
-        return random_model(position_encoding="rotary", neighbor_embeddings=True)
     return random_model(position_encoding=request.param)
 
 
@@ -46,9 +44,6 @@ def test_ids_that_are_not_text_are_never_generated() -> None:
 def test_the_text_may_start_at_a_later_position(causal: AOGPTForCausalLM, ids: torch.LongTensor) -> None:
     positions = torch.tensor([[-1, 3, 4, 5, 6]]).expand(3, 5)  # with the start row
     rows = {"input_ids": torch.nn.functional.pad(ids[:, :4], (1, 0)), "positions": positions}
-    if causal.config.neighbor_embeddings:  # -1: the beginning of the text; -2: unknown
-        left = torch.nn.functional.pad(ids[:, :4], (1, 0), value=-1)
-        rows["neighbor_ids"] = torch.stack((left, torch.full_like(left, -2)), dim=-1)
     states = causal.model(**rows, target_positions=positions + 1).last_hidden_state[:, 1:]
     logits = causal(ids[:, :4], position_ids=3 + torch.arange(4)[None]).logits
     torch.testing.assert_close(logits, causal.lm_head(states), rtol=0, atol=1e-12)

@@ -40,8 +40,8 @@ def backend() -> Iterator[CountingBackend]:
 
 @pytest.mark.parametrize(
     "settings",
-    [{}, {"position_encoding": "rotary"}, {"position_encoding": "rotary", "neighbor_embeddings": True}],
-    ids=["learned", "rotary", "neighbors"],
+    [{}, {"position_encoding": "rotary"}],
+    ids=["learned", "rotary"],
 )
 @pytest.mark.parametrize(
     "arguments",

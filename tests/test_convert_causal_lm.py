@@ -318,7 +318,6 @@ def test_models_trained_from_scratch_with_known_layers_can_be_exported() -> None
     for changes, message in (
         ({"start_token_id": None}, "has a learned start embedding"),
         ({"gated_mlp": False}, "its layers are not those of a Llama, Qwen2 or Qwen3"),
-        ({"neighbor_embeddings": True}, "its layers are not those of a Llama, Qwen2 or Qwen3"),
         (
             {"target_injection": "adaln"},
             "Only decoders with `position_encoding='rotary'` and `target_injection='none'`",

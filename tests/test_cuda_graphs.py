@@ -40,7 +40,6 @@ SPECULATION: dict[str, dict[str, Any]] = {
 }
 MODELS: dict[str, Callable[[], Any]] = {
     "decoder": random_model,
-    "neighbors": lambda: random_model(neighbor_embeddings=True),
     "rotary": lambda: random_model(position_encoding="rotary"),
     "encoder": random_encoder,
     "sedd": lambda: random_encoder(target_injection="sigma", position_encoding="rotary"),
@@ -95,8 +94,7 @@ def recordings(monkeypatch: pytest.MonkeyPatch) -> type[SimulatedRecording]:
 
 @pytest.mark.parametrize(
     ("name", "kind"),
-    [(name, kind) for name in MODELS for kind in DECODING]
-    + [(name, kind) for name in ("decoder", "neighbors") for kind in SPECULATION],
+    [(name, kind) for name in MODELS for kind in DECODING] + [("decoder", kind) for kind in SPECULATION],
 )
 def test_recorded_passes_do_not_change_samples(
     name: str, kind: str, recordings: type[SimulatedRecording], monkeypatch: pytest.MonkeyPatch

@@ -15,7 +15,6 @@ ARCHITECTURES = [
     for encoding in ("learned", "rotary")
 ] + [
     {"norm": "layernorm", "qk_norm": False, "tie_word_embeddings": True, "lm_head_bias": False},
-    {"neighbor_embeddings": True},
 ]
 
 

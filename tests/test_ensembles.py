@@ -16,9 +16,9 @@ from tests.references import block_orders, check_estimates, random_model, seeded
 BATCH, N = 400, 5
 
 
-@pytest.fixture(scope="module", params=[False, True], ids=["plain", "neighbors"])
-def model(request: pytest.FixtureRequest) -> AOGPTForAnyOrderLM:
-    return random_model(max_position_embeddings=7, neighbor_embeddings=request.param)
+@pytest.fixture(scope="module")
+def model() -> AOGPTForAnyOrderLM:
+    return random_model(max_position_embeddings=7)
 
 
 @pytest.fixture(scope="module")

@@ -13,10 +13,9 @@ def masked_lm(model: AOGPTForAnyOrderLM) -> AOGPTForMaskedLM:
     return with_class(model, AOGPTForMaskedLM)
 
 
-@pytest.mark.parametrize("has_neighbors", [False, True])
 @pytest.mark.parametrize("encoding", ["learned", "rotary"])
-def test_masked_positions_are_predicted_from_the_unmasked_ones(encoding: str, has_neighbors: bool) -> None:
-    model = random_model(position_encoding=encoding, neighbor_embeddings=has_neighbors)
+def test_masked_positions_are_predicted_from_the_unmasked_ones(encoding: str) -> None:
+    model = random_model(position_encoding=encoding)
     mask = model.config.mask_token_id
     inputs = torch.tensor([[mask, 3, mask, 5, mask], [1, 2, 3, 4, mask], [mask] * 5, [1, 2, 3, 4, 5]])
     probabilities = masked_lm(model)(inputs).logits.softmax(-1)

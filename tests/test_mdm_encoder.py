@@ -235,7 +235,6 @@ def test_the_last_id_is_the_mask_unless_the_vocabulary_is_that_of_gpt2() -> None
         ({"vocab_size": 20, "num_valid_tokens": 20}, r"`mask_token_id` \(20\) must be in the token table"),
         ({"vocab_size": 20, "mask_token_id": 3}, r"`mask_token_id` must be at least `num_valid_tokens` \(19\).* is 3"),
         ({"start_token_id": 5}, r"`start_token_id` \(5\) has no effect in an encoder"),
-        ({"neighbor_embeddings": True}, "`neighbor_embeddings` must be False in an encoder"),
         ({"target_injection": "time"}, "`target_injection` must be one of .* 'none', 'sigma', but is 'time'"),
     ],
 )

@@ -47,8 +47,6 @@ VARIANTS = [
     },
     LLAMA,
     LLAMA | {"target_injection": "adaln", "no_rope_layers": [1], "norm": "layernorm", "norm_weight": False},
-    {"neighbor_embeddings": True},
-    LLAMA | {"neighbor_embeddings": True},
 ]
 variants = pytest.mark.parametrize("variant", VARIANTS, ids=lambda variant: "-".join(map(str, variant.values()))[:40])
 
@@ -570,10 +568,6 @@ def test_num_kept_returns_the_last_rows_and_needs_an_attention_mask(ids: torch.L
         model.set_attn_implementation(implementation)
         last = model.model(**rows, attention_mask=causal, num_kept=5).last_hidden_state
         torch.testing.assert_close(last, whole[:, 7:], rtol=0, atol=1e-12)
-    with pytest.raises(ValueError, match=r"`neighbor_ids` must not be given, because `config.neighbor_embeddings`"):
-        model.model(**rows, neighbor_ids=torch.zeros(3, 12, 2, dtype=torch.long))
-    with pytest.raises(ValueError, match=r"`neighbor_ids` must be given, because `config.neighbor_embeddings` is True"):
-        random_model(neighbor_embeddings=True).model(**rows)
     message = r"`num_kept` \(5\) is less than the number of rows \(12\), but there is no `attention_mask`"
     with pytest.raises(ValueError, match=message):
         model.model(**rows, num_kept=5)

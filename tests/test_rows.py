@@ -7,8 +7,6 @@ from modeling_aogpt.orders import random_orders
 from modeling_aogpt.rows import (
     CONTEXT,
     PADDING,
-    START,
-    UNKNOWN,
     add_start_row,
     branch_mask,
     branch_rows,
@@ -41,31 +39,6 @@ def test_a_row_holds_a_token_its_position_and_a_target_position() -> None:
         [[4, -1], [1, 3]],
         [[2, 3], [2, 2]],
     ]
-
-
-def test_a_row_knows_the_neighbors_of_its_target_that_it_attends_to() -> None:
-    rows = branch_rows(IDS, POSITIONS, torch.zeros_like(IDS), with_neighbors=True)
-    assert rows["neighbor_ids"][0].tolist() == [  # targets 3, 0, 4, 1 and 2
-        [UNKNOWN, UNKNOWN],
-        [START, UNKNOWN],
-        [0, UNKNOWN],
-        [10, UNKNOWN],
-        [30, 0],
-    ]
-    num_context = torch.tensor([3, 2])
-    rows = query_rows(IDS, POSITIONS, torch.arange(5).expand(2, -1), num_context, with_neighbors=True)
-    assert rows["neighbor_ids"][0, 3:].tolist() == [
-        [10, UNKNOWN],
-        [UNKNOWN, 0],
-    ]  # parallel queries of positions 1 and 2
-    assert rows["neighbor_ids"][1, 2:].tolist() == [[START, 100], [UNKNOWN, UNKNOWN], [110, UNKNOWN]]
-    branches = torch.tensor([[CONTEXT, CONTEXT, 0, 0, 1], [0, 0, 1, 1, PADDING]])
-    rows = branch_rows(IDS, POSITIONS, branches, with_neighbors=True)
-    assert rows["neighbor_ids"][0, 2:].tolist() == [[0, UNKNOWN], [10, UNKNOWN], [UNKNOWN, 0]]
-    assert rows["neighbor_ids"][1, 2:4].tolist() == [
-        [START, UNKNOWN],
-        [UNKNOWN, UNKNOWN],
-    ]  # not those of the other branch
 
 
 def test_the_row_of_a_rank_carries_the_token_of_the_rank_before() -> None:

@@ -64,7 +64,7 @@ def _infer_architecture(config: AOGPTConfig) -> str:
     has_llama_layers = config.gated_mlp and config.norm == "rmsnorm" and config.norm_weight and not config.lm_head_bias
     biases = config.attention_bias, config.attention_output_bias, config.mlp_bias
     has_default_heads = config.head_dim * config.num_attention_heads == config.hidden_size
-    if has_llama_layers and not config.no_rope_layers and not config.neighbor_embeddings:
+    if has_llama_layers and not config.no_rope_layers:
         if config.qk_norm and biases in ((True, True, False), (False, False, False)):
             return "qwen3"
         if not config.qk_norm and biases == (True, False, False) and has_default_heads:
@@ -74,7 +74,7 @@ def _infer_architecture(config: AOGPTConfig) -> str:
     raise ValueError(
         "The model cannot be exported, because its layers are not those of a Llama, Qwen2 or Qwen3. Train a model with "
         "`gated_mlp=True`, `norm='rmsnorm'`, `norm_weight=True`, `no_rope_layers=None`, "
-        "`neighbor_embeddings=False`, `lm_head_bias=False`, `attention_bias=False`, `attention_output_bias=False` and "
+        "`lm_head_bias=False`, `attention_bias=False`, `attention_output_bias=False` and "
         "`mlp_bias=False`."
     )
 

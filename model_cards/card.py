@@ -9,12 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
+from huggingface_hub.utils import validate_repo_id
 
 from common.files import read_yaml
 from model_cards.measurements import Measurement
 from modeling_aogpt import AOGPTConfig, MDMEncoderConfig
 
 HERE = Path(__file__).parent
+LICENCE = re.compile(r"[\w.+-]+", re.ASCII)
 # Allowed keys of a YAML file, besides `sizes`. Their values are inserted into the template.
 FACTS = {
     *("base_model", "corpus", "hyperparameters", "infill", "intended_use", "language", "licence_note", "license"),
@@ -61,11 +63,9 @@ def read_facts(card: str, default: str = "default") -> dict[str, Any]:
     facts |= own | own_size | {"hyperparameters": hyperparameters}
     if unknown := sorted(facts.keys() - FACTS):
         raise ValueError(f"{path} has unknown keys: {', '.join(unknown)}. Remove them. Allowed keys are {allowed}.")
-    for name, kind in (("license", str), ("tags", list)):
-        if not isinstance(facts.get(name), kind | None):
-            raise ValueError(f"`{name}` in {path} must be a {kind.__name__}, but is {facts[name]!r}. Correct it.")
-    values = {"size": size or "", "license": facts["license"] or ""}
-    return {name: _fill_in(fact, values) for name, fact in facts.items()}
+    if not isinstance(facts["tags"], list):
+        raise ValueError(f"`tags` in {path} must be a list, but is {facts['tags']!r}. Correct it.")
+    return {name: _fill_in(fact, {"size": size or ""}) for name, fact in facts.items()}
 
 
 def _fill_in(fact: Any, values: dict[str, str]) -> Any:
@@ -105,12 +105,16 @@ def render_card(
         is_left_to_right: Whether the model generates from left to right by default.
 
     Raises:
-        ValueError: If a fact is empty, if the card has unfilled placeholders, or if its metadata are not valid.
+        ValueError: If a fact is empty, if the licence is no plain name, or if the card has unfilled placeholders.
     """
     facts = _fill_in_source(facts, config)
     if empty := sorted(name for name, fact in facts.items() if _is_empty(fact)):
         raise ValueError(f"The keys {', '.join(empty)} of the card have no values. Add values to the YAML file.")
+    if not LICENCE.fullmatch(str(facts["license"])):
+        raise ValueError(f"`license` must be an identifier of the Hub, such as mit, but is {facts['license']!r}.")
     is_decoder = not isinstance(config, MDMEncoderConfig)
+    kind = "decoder, trained left to right" if is_left_to_right else "decoder, any order"
+    gap = _mask_a_word(facts["text"])
     title = facts.get("title", repo_id.rpartition("/")[2])
     length = length or config.max_position_embeddings
     metadata = _make_metadata(title, facts, is_decoder, measurements)
@@ -125,20 +129,27 @@ def render_card(
         "dtype": dtype,
         "mask_token": mask_token,
         "is_decoder": is_decoder,
+        "kind": kind if is_decoder else "encoder, full attention",
         "auto_class": "AutoModel" if is_decoder else "AutoModelForMaskedLM",
         "sample_length": min(length, 64),
         "sample_steps": -(-min(length, 64) // 4),
         "adds_start": adds_start,
         "tokenizer_options": options,
-        "text": json.dumps(facts["text"]),
-        "infill": json.dumps(facts.get("infill", "{mask} " + facts["text"]).replace("{mask}", mask_token)),
-        "gap": json.dumps(f"{mask_token} {facts['text']}"),
+        "text": _quote(facts["text"]),
+        "infill": _quote(facts.get("infill", gap).replace("{mask}", mask_token)),
+        "gap": _quote(gap.replace("{mask}", mask_token)),
         "gap_options": f", padded_length={length}" if pad_texts else "",
         "measurements": measurements,
         "is_left_to_right": is_left_to_right,
     }
     card = ModelCard.from_template(metadata, template_path=str(HERE / "template.md"), **facts | values)
-    _check_card(card, metadata)
+    unfilled = re.findall(
+        r"\{\{.*?\}\}|\{%.*?%\}|\{(?:mask|size|source|source_license)\}|\[More Information Needed\]", card.text
+    )
+    if unfilled:
+        raise ValueError(
+            f"The card has unfilled placeholders: {', '.join(sorted(set(unfilled)))}. Replace them in the YAML file."
+        )
     return card
 
 
@@ -147,13 +158,38 @@ def _fill_in_source(facts: dict[str, Any], config: AOGPTConfig) -> dict[str, Any
     source = getattr(config, "source_config", None)
     if source is None:
         return facts
-    name, architectures = source.get("_name_or_path"), source.get("architectures") or [source["model_type"]]
+    # These values come from files of others. They are inserted into Markdown, so only plain names are accepted.
+    name, licence = source.get("_name_or_path"), source.get("license", "unknown")
+    architecture = (source.get("architectures") or [source["model_type"]])[0]
     values = {
-        "source": f"a local `{architectures[0]}`" if name is None else f"[{name}](https://huggingface.co/{name})",
-        "source_license": source.get("license", "unknown"),
+        "source": f"[{name}](https://huggingface.co/{name})" if is_hub_name(name) else f"a local `{architecture}`",
+        "source_license": licence if LICENCE.fullmatch(licence) else "unknown",
     }
-    base_model = {} if name is None else {"base_model": name}
+    if not LICENCE.fullmatch(architecture):
+        raise ValueError(f"`architectures` in the `source_config` must be names of classes, but is {architecture!r}.")
+    base_model = {"base_model": name} if is_hub_name(name) else {}
     return base_model | {key: _fill_in(fact, values) for key, fact in facts.items()}
+
+
+def is_hub_name(name: str | None) -> bool:
+    """Return whether `name` is a valid name of a repository on the Hub. Whether it exists is not checked."""
+    try:
+        validate_repo_id(name or "")
+    except ValueError:
+        return False
+    return bool(name)
+
+
+def _mask_a_word(text: str) -> str:
+    """Return a text with `{mask}` instead of a word in its middle or, if it has few words, before the text."""
+    words = text.split()
+    middle = len(words) // 2
+    return " ".join((*words[:middle], "{mask}", *words[middle + 1 :])) if len(words) > 2 else "{mask} " + text
+
+
+def _quote(text: str) -> str:
+    """Return a text as a literal of Python. Characters above U+FFFF are kept, because JSON would escape them in two."""
+    return json.dumps(text, ensure_ascii=False)
 
 
 def _is_empty(fact: Any) -> bool:
@@ -189,29 +225,3 @@ def _make_metadata(
         tags=["custom_code", *facts.get("tags", [])],
         eval_results=results or None,
     )
-
-
-def _check_card(card: ModelCard, metadata: ModelCardData) -> None:
-    """
-    Raise a `ValueError` if a card has unfilled placeholders, or if its metadata are lost when the card is parsed again.
-
-    The Hub also checks the metadata before it accepts a commit.
-    """
-    read = ModelCard(str(card)).data
-    # Results with the same dataset and configuration are merged when the card is parsed.
-    if read.to_dict() != metadata.to_dict() or _sort_results(read) != _sort_results(metadata):
-        raise ValueError(
-            "Some metadata of the card are lost or merged when the written card is parsed again. Give results on "
-            "different datasets a different `dataset_id` or `dataset_config`."
-        )
-    unfilled = re.findall(
-        r"\{\{.*?\}\}|\{%.*?%\}|\{(?:mask|size|license|source|source_license)\}|\[More Information Needed\]", card.text
-    )
-    if unfilled:
-        raise ValueError(
-            f"The card has unfilled placeholders: {', '.join(sorted(set(unfilled)))}. Replace them in the YAML file."
-        )
-
-
-def _sort_results(metadata: ModelCardData) -> list[str]:
-    return sorted(map(repr, metadata.eval_results or []))

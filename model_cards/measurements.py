@@ -9,12 +9,14 @@ from typing import Any
 
 from common.corpora import is_hub_name
 from common.files import read_json
+from common.models import identity_of_weights
 from common.reports import with_error
-from common.results import ORDER_KINDS, WITHOUT_EFFECT
+from common.results import ORDER_KINDS, WITHOUT_EFFECT, read_finished_run, settings_of_run
 from eval.protocols import EVALUATION_SETS
 from eval.tables import CLEAN, ZERO_SHOT_KEYS, list_departures
 from training.arguments import TrainingArguments, order_settings
 
+COMMIT = "0" * 40  # form of the identity of a model on the Hub; that of a model in a folder is shorter
 ORDER_SETTINGS = (
     *order_settings(TrainingArguments()),
     *("left_to_right_fraction", "final_left_to_right_fraction", "left_to_right_steps"),
@@ -74,29 +76,12 @@ def select_hyperparameters(results: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def read_run_measurements(run: Path, results: dict[str, Any]) -> list[Measurement]:
-    """
-    Return bits per byte on the held-out text of a finished run.
-
-    If the run has a `report.json`, the measurements have standard errors.
-
-    Raises:
-        ValueError: If `report.json` belongs to another run, such as an earlier run in the same folder.
-    """
-    path = run / "report.json"
-    if path.is_file():
-        report = read_json(path, ("run", "bits_per_byte"), "eval/benchmarks/quickstart_report.py")
-        if any(results.get(key) != value for key, value in report["run"].items()):
-            raise ValueError(
-                f"{path} is the report of another run. Run eval/benchmarks/quickstart_report.py again, or remove "
-                "the file."
-            )
-        values = report["bits_per_byte"]
-    else:
-        values = results["evaluations"][-1]
+def read_run_measurements(results: dict[str, Any]) -> list[Measurement]:
+    """Return bits per byte on the held-out text of a finished run, from its last evaluation."""
+    values = results["evaluations"][-1]
     corpus = _join_names(results["arguments"].get("validation_files") or results["arguments"]["corpus"])
     return [
-        Measurement(corpus, "held out", "bits_per_byte", orders, values[key], values.get(f"{key}_standard_error"))
+        Measurement(corpus, "held out", "bits_per_byte", orders, values[key])
         for key, orders in ORDER_KINDS.items()
         if key in values  # encoders are not evaluated left to right
     ]
@@ -105,15 +90,47 @@ def read_run_measurements(run: Path, results: dict[str, Any]) -> list[Measuremen
 def describe_corpus(results: dict[str, Any]) -> str:
     """Describe the training data of a finished run in a few words."""
     corpus = results["corpus"]
-    train, initial_model = corpus["train"], results["arguments"].get("init_from")
+    train = corpus["train"]
     size = "streamed"
     if "tokens" in train:
         size = f"{train['documents']:,} documents, {train['tokens']:,} tokens ({train['bytes']:,} bytes)"
-    text = f"{name_corpus(results)}: {size}, {corpus['packing']}. Tokenizer: {remove_folders(corpus['tokenizer'])}."
+    return f"{name_corpus(results)}: {size}, {corpus['packing']}. Tokenizer: {remove_folders(corpus['tokenizer'])}."
+
+
+def describe_run(results: dict[str, Any]) -> str:
+    """Describe the length and the machine of a finished run, and the training before it (`init_from`)."""
+    machine, initial_model = results["hardware"], results["arguments"].get("init_from")
+    text = (
+        f"The training took {results['steps']:,} steps with {results['tokens']:,} tokens, padding included, and "
+        f"{results['train_seconds'] / 3600:.3g} hours on this machine: {machine['device_name']}, "
+        f"{machine['num_processes']} process{'es' * (machine['num_processes'] > 1)}."
+    )
     if initial_model is None:
         return text
-    start = f"The training started from the weights of {remove_folders(initial_model)}"
-    return f"{text} {start}, whose training data are not listed here."
+    text += f" It started from the weights of {remove_folders(initial_model)}"
+    earlier = find_earlier_run(results)
+    if earlier is None:
+        return f"{text}, whose training is not described here."
+    return f"{text}, which were trained as follows.\n\n{describe_corpus(earlier)} {describe_run(earlier)}"
+
+
+def find_earlier_run(results: dict[str, Any]) -> dict[str, Any] | None:
+    """Return the results of the run whose weights a run started from, or None if it is not on this machine."""
+    folder = results["arguments"]["init_from"]
+    if not settings_of_run(folder) or identity_of_weights(folder) != results["initial_weights"]:
+        return None
+    return read_finished_run(Path(folder).absolute().parent)
+
+
+def find_base_model(results: dict[str, Any]) -> str | None:
+    """Return the Hub name of the model from which a run, or the first of the runs before it, started."""
+    initial_model = results["arguments"].get("init_from")
+    if initial_model is None:
+        return None
+    if len(results["initial_weights"] or "") == len(COMMIT):
+        return initial_model
+    earlier = find_earlier_run(results)
+    return None if earlier is None else find_base_model(earlier)
 
 
 def name_corpus(results: dict[str, Any]) -> str:

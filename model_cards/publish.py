@@ -16,6 +16,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -34,8 +35,11 @@ from common.models import Model, identity_of_weights, load_model
 from common.results import read_finished_run, settings_of_run
 from model_cards.card import read_facts, render_card
 from model_cards.measurements import (
+    Measurement,
     check_labels,
     describe_corpus,
+    describe_run,
+    find_base_model,
     name_corpus,
     read_run_measurements,
     read_zero_shot_measurements,
@@ -59,6 +63,9 @@ class PublishArguments:
         "were converted from a causal language model, to `converted_masked` for encoders that were converted from a "
         "masked diffusion model, to `encoder` for other encoders, to `left_to_right` for other models that generate "
         "from left to right by default, and to `default` for others.",
+    )
+    license: str | None = option(
+        None, "Licence of the weights, as an identifier of the Hub, such as mit. Only for the default cards."
     )
     tokenizer: str | None = option(None, "Folder or Hub name of the tokenizer. Defaults to the model folder.")
     results: list[Path] = option([], "Results of this model, as written by eval/zero_shot.py, for the card.")
@@ -105,47 +112,62 @@ def stage(source: Path, repo_id: str, folder: Path, arguments: PublishArguments)
         source = source.absolute().parent
     run = source if (source / "model").is_dir() else None
     model_folder = source / "model" if run else source
-    run_results = read_finished_run(run) if run else None
+    results = read_finished_run(run) if run else None
     model = load_local(model_folder)
     tokenizer = load_matching_tokenizer(model.config, arguments.tokenizer or str(model_folder))
-    is_left_to_right = model.generation_config.is_left_to_right
-    default = default_card(model.config, is_left_to_right)
-    card_name = arguments.card or default
-    if card_name in DEFAULT_CARDS and card_name != default:
-        raise ValueError(f"The card {card_name!r} is for models of another kind. Remove `--card` to use {default!r}.")
-    facts = read_facts(card_name, default)
-    num_parameters = model.num_parameters()
-    weights = identity_of_weights(str(model_folder)) if arguments.results else None
-    measurements = [
-        row for path in arguments.results for row in read_zero_shot_measurements(path, num_parameters, weights)
-    ]
-    if run_results is not None:
-        facts = _with_run_facts(facts, card_name, run, run_results)
-        measurements = read_run_measurements(run, run_results) + measurements
-    elif facts.get("corpus") in BUILT_IN:
-        raise ValueError(
-            f"The card {card_name!r} is for models trained on {facts['corpus']}, but {source} is no folder of a run, "
-            "so its corpus is unknown. Pass the folder of the run, or use another card."
-        )
-    check_labels(measurements)
-    length = run_results["arguments"]["sequence_length"] if run_results else model.config.max_position_embeddings
+    length = results["arguments"]["sequence_length"] if results else model.config.max_position_embeddings
     card = render_card(
         repo_id,
-        _fit_texts(facts, tokenizer, length),
+        _fit_texts(_choose_facts(model, source, results, arguments), tokenizer, length),
         model.config,
-        num_parameters,
+        model.num_parameters(),
         str(model.dtype).removeprefix("torch."),
         tokenizer.mask_token,
-        measurements,
+        _read_measurements(model, model_folder, results, arguments.results),
         length,
-        pad_texts=run_results is not None and run_results["corpus"]["packing"] == "documents",
-        is_left_to_right=is_left_to_right,
+        pad_texts=results is not None and results["corpus"]["packing"] == "documents",
+        is_left_to_right=model.generation_config.is_left_to_right,
     )
     with atomic_folder(folder) as temporary:
         model.save_pretrained(temporary, max_shard_size=MAX_SHARD_SIZE)
         tokenizer.save_pretrained(temporary)
         shutil.copy(ROOT / "LICENSE", temporary / "LICENSE")
         card.save(temporary / "README.md")
+
+
+def _choose_facts(
+    model: Model, source: Path, results: dict[str, Any] | None, arguments: PublishArguments
+) -> dict[str, Any]:
+    """Return the facts of the chosen card and, for a run, of its `results`. Raise a `ValueError` if they contradict."""
+    default = default_card(model.config, model.generation_config.is_left_to_right)
+    name = arguments.card or default
+    if name in DEFAULT_CARDS and name != default:
+        raise ValueError(f"The card {name!r} is for models of another kind. Remove `--card` to use {default!r}.")
+    facts = read_facts(name, default)
+    if arguments.license is not None:
+        if name not in ("default", *DEFAULT_CARDS):
+            raise ValueError(f"`--license` cannot be combined with `--card {name}`. Write `license` into a YAML file.")
+        facts["license"] = arguments.license
+    if results is not None:
+        return _with_run_facts(facts, name, source, results)
+    if facts.get("corpus") in BUILT_IN:
+        raise ValueError(
+            f"The card {name!r} is for models trained on {facts['corpus']}, but {source} is no folder of a run, so its "
+            "corpus is unknown. Pass the folder of the run, or use another card."
+        )
+    return facts
+
+
+def _read_measurements(
+    model: Model, folder: Path, results: dict[str, Any] | None, paths: Sequence[Path]
+) -> list[Measurement]:
+    """Return the measurements of a run, if `results` are those of a run, and those in files of eval/zero_shot.py."""
+    weights = identity_of_weights(str(folder)) if paths else None
+    measurements = [] if results is None else read_run_measurements(results)
+    for path in paths:
+        measurements += read_zero_shot_measurements(path, model.num_parameters(), weights)
+    check_labels(measurements)
+    return measurements
 
 
 def _fit_texts(facts: dict[str, Any], tokenizer: PreTrainedTokenizerBase, longest: int) -> dict[str, Any]:
@@ -180,7 +202,14 @@ def _with_run_facts(facts: dict[str, Any], card: str, run: Path, results: dict[s
         )
     if facts.get("hyperparameters"):
         raise ValueError(f"The card {card!r} has `hyperparameters`, but those of a run are its settings. Remove them.")
-    return {"training_data": describe_corpus(results)} | facts | {"hyperparameters": select_hyperparameters(results)}
+    base_model = find_base_model(results)
+    return {
+        "training_data": describe_corpus(results),
+        **({"base_model": base_model} if base_model else {}),
+        **facts,
+        "training_run": describe_run(results),
+        "hyperparameters": select_hyperparameters(results),
+    }
 
 
 def load_local(folder: Path) -> Model:

@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Model cards: they are complete, cite published numbers, show measurements, and their snippets run."""
 
+import ast
 import json
 import re
 from pathlib import Path
@@ -14,7 +15,6 @@ from transformers import PreTrainedTokenizerFast
 from model_cards.card import find_cards, read_facts, render_card
 from model_cards.measurements import Measurement, read_zero_shot_measurements
 from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM, MDMEncoderConfig, MDMEncoderForMaskedLM
-from modeling_aogpt.convert_reference_checkpoint import AOGPT, SIGMA_GPT
 from tests.test_tables import make_results
 
 ROOT = Path(__file__).parents[1]
@@ -28,12 +28,6 @@ def make_card(name: str, measurements: list[Measurement] = (), **settings: Any) 
         settings = {"source_config": SOURCE} | settings
     config = MDMEncoderConfig(**settings) if name.startswith(ENCODERS) else AOGPTConfig(**settings)
     return render_card("somebody/model", read_facts(name), config, 170_600_000, "float32", "<|mask|>", measurements)
-
-
-def test_every_released_model_of_the_paper_has_a_card() -> None:
-    families = ("ao-gpt", "sigma-gpt", "sedd", "radd")
-    names = {f"{family}-{size}" for family in families for size in ("small", "medium")}
-    assert set(RELEASED) == names | {"radd-small-t-dce"}
 
 
 @pytest.mark.parametrize("name", find_cards())
@@ -67,28 +61,51 @@ def test_cards_of_decoders_with_rotary_positions_cite_their_sources() -> None:
 def test_cards_of_converted_models_name_their_source_and_its_licence() -> None:
     card = make_card("converted")
     assert (card.data.base_model, card.data.license) == ("someone/causal", "mit")
-    assert "It was converted from [someone/causal](https://huggingface.co/someone/causal)" in " ".join(
-        card.text.split()
-    )
-    assert "(mit) applies to them" in " ".join(card.text.split())
+    text = " ".join(card.text.split())
+    assert "It was converted from [someone/causal](https://huggingface.co/someone/causal)" in text
+    assert "whose licence (mit) also applies" in text
     local = make_card("converted", source_config={"model_type": "llama", "architectures": ["LlamaForCausalLM"]})
     assert (local.data.base_model, local.data.license) == (None, "unknown")
     assert "It was converted from a local `LlamaForCausalLM`" in " ".join(local.text.split())
-    with pytest.raises(ValueError, match=r"unfilled placeholders: \{source_license\}, \{source\}"):
+    with pytest.raises(ValueError, match="source_license"):
         make_card("converted", source_config=None)
 
 
+@pytest.mark.parametrize("name", ["x](https://evil.example/)", "a/b/c", "a\n# b", "../x", ""])
+def test_facts_of_a_source_are_not_inserted_unless_they_are_plain_names(name: str) -> None:
+    card = make_card("converted", source_config={"model_type": "llama", "_name_or_path": name, "license": "mit\n# x"})
+    assert (card.data.base_model, card.data.license) == (None, "unknown")
+    assert "converted from a local `llama`" in " ".join(card.text.split())
+    assert "# x" not in card.text
+    with pytest.raises(ValueError, match="`architectures`"):
+        make_card("converted", source_config={"model_type": "llama", "architectures": ["`<script>"]})
+
+
+@pytest.mark.parametrize("text", ["one 😀 two", 'a "b" \\ c', "x\ty z"])
+def test_texts_are_literals_of_python(text: str) -> None:
+    facts = read_facts("default") | {"text": text, "infill": text}
+    card = render_card("somebody/model", facts, AOGPTConfig(), 1, "float32", "<|mask|>")
+    literals = re.findall(r"= tokenizer\((.*), return_tensors", card.text)
+    assert [ast.literal_eval(literal) for literal in literals] == [text, text]
+
+
+def test_the_gap_of_the_example_is_inside_the_text() -> None:
+    assert 'model.infill("GREEK SMALL <|mask|> ALPHA", ' in make_card("quickstart").text
+
+
 def test_facts_that_a_file_lacks_are_those_of_the_default_card(tmp_path: Path) -> None:
-    (tmp_path / "mine.yaml").write_text("license: mit\ntags: [chess]\n")
+    path = tmp_path / "mine.yaml"
+    path.write_text("license: mit\ntags: [chess]\n")
     for default in ("default", "encoder", "converted"):
-        expected, facts = read_facts(default), read_facts(str(tmp_path / "mine.yaml"), default)
+        expected, facts = read_facts(default), read_facts(str(path), default)
         assert (facts["license"], facts["tags"]) == ("mit", ["chess"])
         assert (facts["summary"], facts["limits"]) == (expected["summary"], expected["limits"])
-    assert "The licence of the weights is unknown." in read_facts("default")["licence_note"]
-    (tmp_path / "wrong.yaml").write_text("license: [mit]\n")
-    with pytest.raises(ValueError, match=r"`license` in .*wrong\.yaml must be a str, but is \['mit'\]"):
-        read_facts(str(tmp_path / "wrong.yaml"))
-    assert "The licence of the weights is mit." in read_facts(str(tmp_path / "mine.yaml"))["licence_note"]
+    assert "The licence of the weights is unknown." in make_card("default").text
+    assert "The licence of the weights is mit." in make_card(str(path)).text
+    for wrong, name in (("license: [mit]", "license"), ("license: 'mit, really'", "license"), ("tags: chess", "tags")):
+        path.write_text(wrong)
+        with pytest.raises(ValueError, match=f"`{name}`"):
+            make_card(str(path))
 
 
 def test_cards_of_models_with_a_start_token_add_it_only_once() -> None:
@@ -99,15 +116,6 @@ def test_cards_of_models_with_a_start_token_add_it_only_once() -> None:
     assert len(calls) == 2
     assert all("add_special_tokens=False, " in call for call in calls)
     assert "add_special_tokens" not in make_card("default").text
-
-
-def test_cards_name_the_weights_that_the_converter_takes_by_default() -> None:
-    for name, architecture, statement in (
-        ("ao-gpt-small", AOGPT, "they are the moving averages of the weights (EMA)"),
-        ("sigma-gpt-small", SIGMA_GPT, "they are the last weights of training"),
-    ):
-        assert architecture.published_weights == ("ema" if "(EMA)" in statement else "live")
-        assert statement in " ".join(read_facts(name)["summary"].split())
 
 
 @pytest.mark.parametrize("name", RELEASED)
@@ -124,7 +132,6 @@ def test_published_numbers_are_cited(name: str) -> None:
     rows = [line for line in card.text.splitlines() if re.match(r"\| (left to right|random orders)", line)]
     assert len(rows) >= 2
     assert all(line.count("|") == 7 for line in rows)
-    assert "no licence for their weights" in card.text or "We do not know this licence" in card.text
 
 
 @pytest.mark.parametrize("name", find_cards())
@@ -138,12 +145,6 @@ def test_all_rows_of_a_table_have_the_same_number_of_cells(name: str) -> None:
     assert r"mask `<\|mask\|>`" in text
     if name in RELEASED:
         assert "is<|mask|>, and that" in text
-
-
-def test_hyperparameters_of_one_size_are_added_to_those_of_all_sizes() -> None:
-    text = make_card("ao-gpt-medium").text
-    assert "| learning rate | 3e-4 |" in text
-    assert "| schedule | cosine over 500,000 steps, down to 6e-5 |" in text
 
 
 def test_published_numbers_are_those_of_the_paper() -> None:
@@ -227,40 +228,22 @@ def test_measurements_of_an_evaluation(tmp_path: Path) -> None:
     assert [row.dataset_name for row in read] == ["one.txt"] * 4 + ["WikiText2", "WikiText103"]
     assert read[-1].dataset_split == "test, published protocol"
     (tmp_path / "other.json").write_text("{}")
-    with pytest.raises(
-        ValueError, match=r"other\.json has no model, num_parameters, .*not written by eval/zero_shot\.py"
-    ):
+    with pytest.raises(ValueError, match="not written by"):
         read_zero_shot_measurements(tmp_path / "other.json", 1000)
 
 
-def test_results_that_the_hub_would_merge_are_an_error() -> None:
-    rows = [
-        Measurement(name, "test", "perplexity", "left to right", 31.5, dataset_id="Salesforce/wikitext")
-        for name in ("WikiText2", "WikiText103")
-    ]
-    with pytest.raises(ValueError, match="lost or merged when the written card is parsed again"):
-        make_card("default", rows)
-
-
 def test_wrong_cards_are_errors(tmp_path: Path) -> None:
-    with pytest.raises(
-        ValueError, match=r"There is no card 'ao-gpt-large'\. Choose one of ao-gpt-small, .*, or pass a YAML file"
-    ):
+    with pytest.raises(ValueError, match="no card 'ao-gpt-large'"):
         read_facts("ao-gpt-large")
     path = tmp_path / "mine.yaml"
-    path.write_text("title: Mine\nintended_uses: everything\n")
-    with pytest.raises(
-        ValueError, match=r"mine\.yaml has unknown keys: intended_uses\. Remove them\. Allowed keys are base_model, "
+    for content, message in (
+        ("title: Mine\nintended_uses: everything\n", "unknown keys: intended_uses"),
+        ("limits: [", "cannot be read as YAML"),
+        ("just words\n", "must contain lines"),
     ):
-        read_facts(str(path))
-    path.write_text("limits: [")
-    with pytest.raises(ValueError, match=r"mine\.yaml cannot be read as YAML"):
-        read_facts(str(path))
-    path.write_text("just words\n")
-    with pytest.raises(
-        ValueError, match=r"mine\.yaml must contain lines of the form `key: value`\. Allowed keys are base_model, "
-    ):
-        read_facts(str(path))
+        path.write_text(content)
+        with pytest.raises(ValueError, match=rf"mine\.yaml {message}|mine\.yaml has {message}"):
+            read_facts(str(path))
     for gap in ("[More Information Needed]", None, "", "{{ limits }}", "{mask}"):
         path.write_text(json.dumps({"limits": gap}))
         expected = f"unfilled placeholders: {re.escape(gap)}" if gap else "The keys limits of the card have no values"
@@ -270,5 +253,3 @@ def test_wrong_cards_are_errors(tmp_path: Path) -> None:
         path.write_text(json.dumps({"infill": None, "hyperparameters": empty, "sizes": None}))
         with pytest.raises(ValueError, match="The keys hyperparameters, infill of the card have no values"):
             make_card(str(path))
-    path.write_text(json.dumps({"limits": "None known."}))
-    assert "None known." in make_card(str(path)).text

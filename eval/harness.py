@@ -30,7 +30,7 @@ from eval.journal import split_batches
 from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM
 from modeling_aogpt.devices import rows_per_head_call
 from modeling_aogpt.likelihood import ROWS_PER_HEAD_CALL
-from modeling_aogpt.orders import ORDER_NAMES, OrderSource, group_orders, index_by_rank
+from modeling_aogpt.orders import ORDER_NAMES, Orders, group_orders, index_by_rank
 from modeling_aogpt.tokenization import load_tokenizer
 from modeling_aogpt.validation import check_choice, check_integer, suggest
 
@@ -217,7 +217,7 @@ class AnyOrderLM(TemplateLM):
     ) -> torch.Tensor:
         """Return a boolean tensor (batch,): whether all targets of a query are the likeliest ids, in a single order."""
         context, completion = (
-            OrderSource(name).draw(is_token, generator) for name in (self.context_order, self.completion_order)
+            Orders(name).draw(is_token, generator) for name in (self.context_order, self.completion_order)
         )
         ranks = torch.where(is_target, completion.argsort(dim=-1), context.argsort(dim=-1))
         orders = group_orders(ranks.argsort(dim=-1, stable=True), torch.where(is_token, is_target.long(), 2))

@@ -12,12 +12,12 @@ the numbers before it, so all orders of a batch are computed at once.
 import operator
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 import torch
 
-from .orders import ORDER_NAMES, block_indices, check_blocks, group_orders
-from .validation import check_choice, check_fraction, check_integer, is_integer
+from .orders import ORDER_NAMES, Orders, group_orders
+from .validation import check_fraction, check_integer, is_integer
 
 TRAINING_ORDERS = (*ORDER_NAMES, "shared", "context_first", "gaps_last")
 
@@ -100,32 +100,32 @@ class OrderDistribution:
     max_context: int | None = None
 
     def __post_init__(self) -> None:
-        check_choice("orders", self.orders, TRAINING_ORDERS)
-        check_blocks(self.block_length, self.stride)
-        self._check_context()
-        has_blocks = self.block_length is not None or self.stride is not None
-        if self.left_to_right_fraction is None:
-            is_plain = self.orders == "random" and not has_blocks
-            object.__setattr__(self, "left_to_right_fraction", LEFT_TO_RIGHT_FRACTION if is_plain else 0.0)
-        check_fraction("left_to_right_fraction", self.left_to_right_fraction)
-
-    def _check_context(self) -> None:
-        least, most = self.min_context, self.max_context
-        for name, value, lowest in (("min_context", least, 0), ("max_context", most, 1)):
+        has_blocks, needs_context = self._order.has_blocks, self.orders == "context_first"
+        for name, value, lowest in (("min_context", self.min_context, 0), ("max_context", self.max_context, 1)):
             if value is not None:
                 check_integer(name, value, lowest)
-                if self.orders != "context_first":
+                if not needs_context:
                     raise ValueError(
                         f"`{name}` has no effect without `orders='context_first'`. Set `orders`, or remove `{name}`."
                     )
-        if least is not None and most is not None and least > most:
-            raise ValueError(f"`min_context` ({least}) is more than `max_context` ({most}). Change one of them.")
-        has_blocks = self.block_length is not None or self.stride is not None
+        if self.max_context is not None and (self.min_context or 0) > self.max_context:
+            raise ValueError(
+                f"`min_context` ({self.min_context}) is more than `max_context` ({self.max_context}). Change one of "
+                "them."
+            )
         if self.orders in ("context_first", "gaps_last") and has_blocks:
             raise ValueError(
                 f"`block_length` and `stride` cannot be combined with `orders={self.orders!r}`. Remove `block_length` "
                 "and `stride`."
             )
+        if self.left_to_right_fraction is None:
+            fraction = LEFT_TO_RIGHT_FRACTION if self._order.is_uniform else 0.0
+            object.__setattr__(self, "left_to_right_fraction", fraction)
+        check_fraction("left_to_right_fraction", self.left_to_right_fraction)
+
+    @property
+    def _order(self) -> Orders:
+        return Orders(self.orders, self.block_length, self.stride, names=TRAINING_ORDERS, types=())
 
     def draw(
         self,
@@ -139,12 +139,17 @@ class OrderDistribution:
         """
         Return the order (batch, width) of each sample, and a boolean mask (batch, width) of its context.
 
-        `seed` is the seed of the run, and `samples` (batch,) are the seeds of the samples, such as their indices.
-        Positions from `lengths` on are padding and come last. `fractions` (batch, 1) are the probabilities of the
-        left-to-right order, and default to `left_to_right_fraction`. The context comes first, from left to right. If
-        `given_context` (batch, width) is True anywhere in a sample, it is the context of this sample. Otherwise,
-        `orders="context_first"` draws a context, unless the sample gets the left-to-right order. With other `orders`,
-        the context is then empty. The order of sample b depends only on `seed` and on the values of these tensors at b.
+        The context comes first, from left to right. Padding comes last.
+
+        Args:
+            seed: Seed of the run.
+            samples: Seed (batch,) of each sample, such as its index. The order of a sample depends only on `seed` and
+                on the values of all arguments for this sample.
+            lengths: Number (batch,) of tokens of each sample. Later positions are padding.
+            width: Number of positions.
+            fractions: Probability (batch, 1) of the left-to-right order. Defaults to `left_to_right_fraction`.
+            given_context: Context (batch, width) given by the data. A sample without any gets a random context with
+                `orders="context_first"`, unless it is left to right, and otherwise none.
         """
         positions = torch.arange(width, device=samples.device)
         is_padding = positions >= lengths[:, None]
@@ -161,8 +166,8 @@ class OrderDistribution:
         keys = torch.where(is_left_to_right, positions, keys)
         keys = torch.where(is_context, positions - width, keys)
         orders = keys.masked_fill(is_padding, LAST_KEY).argsort(dim=-1, stable=True)
-        if self.block_length is not None or self.stride is not None:
-            blocks = block_indices(positions, self.block_length, self.stride).masked_fill(is_left_to_right, 0)
+        if self._order.has_blocks:
+            blocks = self._order.blocks(positions).masked_fill(is_left_to_right, 0)
             orders = group_orders(orders, blocks.masked_fill(is_padding, width))
         return orders, is_context
 
@@ -269,10 +274,7 @@ class DataCollatorForAnyOrderLM:
         self._make_distribution()  # checks the settings of the orders
 
     def _make_distribution(self) -> OrderDistribution:
-        return OrderDistribution(
-            *(self.orders, self.block_length, self.stride, self.left_to_right_fraction),
-            *(self.min_context, self.max_context),
-        )
+        return OrderDistribution(**{item.name: getattr(self, item.name) for item in fields(OrderDistribution)})
 
     def __call__(self, features: Sequence[Mapping[str, object]]) -> dict[str, torch.Tensor]:
         """Make a batch from a list of features."""

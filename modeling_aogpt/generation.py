@@ -23,7 +23,7 @@ from .decoding_state import DecodingState
 from .devices import draw_uniform, to_device
 from .generation_config import AnyOrderGenerationConfig
 from .inference import inference_method
-from .orders import OrderSource, block_indices, group_orders, index_by_position, token_mask, token_positions
+from .orders import group_orders, index_by_position, token_mask, token_positions
 from .sampling import (
     ROW_PROCESSORS,
     UNSUPPORTED_PROCESSORS,
@@ -218,15 +218,9 @@ class AnyOrderGenerationMixin(GenerationMixin):
     ) -> AnyOrderGenerationOutput:
         ids, is_token = self._prepare_inputs(inputs, attention_mask, config)
         eos, pad_token_id = self._resolve_eos(config)
-        blocks = block_indices(token_positions(is_token), config.block_length, config.stride)
-        source = OrderSource(
-            "left_to_right" if config.is_adaptive else config.order,
-            config.block_length,
-            config.stride,
-            name="order",
-            expected=f", one order for each of `num_return_sequences` ({config.num_return_sequences}) per input",
-        )
-        orders = source.draw(is_token, generator)
+        resolved = config.orders
+        blocks = resolved.blocks(token_positions(is_token))
+        orders = resolved.draw(is_token, generator)
         if isinstance(config.order, str):
             orders = sort_given_tokens(orders, (ids != self.config.mask_token_id) & is_token)
         state = self.decoding_state_class(self, ids, orders, blocks, is_token)
@@ -246,7 +240,7 @@ class AnyOrderGenerationMixin(GenerationMixin):
         sampler = self._make_sampler(state, config, eos, logits_processor, generator)
         step = sampler.run(0, after_step)
         for _ in range(config.refine_rounds):
-            orders = source.draw(is_token, generator)
+            orders = resolved.draw(is_token, generator)
             state.remask(choose_refined_positions(state, config, generator), orders)
             step = sampler.run(step, after_step)
         progress.finish()
@@ -285,9 +279,8 @@ class AnyOrderGenerationMixin(GenerationMixin):
         )
         if config.strategy == "speculative":
             return SpeculativeSampler(state, sampler, DRAFTS[config.draft](sampler), config.draft_length)
-        certainty = config.order if config.is_adaptive else None
         rule = make_unmasking_rule(config, self.config.num_valid_tokens, generator)
-        return ParallelSampler(state, rule, sampler, certainty, config.window)
+        return ParallelSampler(state, rule, sampler, config.orders.certainty, config.window)
 
     def _make_output(
         self, state: DecodingState, sampler: ParallelSampler | SpeculativeSampler, progress: "GenerationProgress"

@@ -10,10 +10,10 @@ import torch
 from transformers import PreTrainedConfig
 from transformers.generation import GenerationConfig, GenerationMixin
 
-from .orders import ORDER_NAMES, check_blocks
+from .orders import ADAPTIVE_ORDERS, ORDER_NAMES, Orders
 from .sampling import TOP_P_RULES
 from .speculative import DRAFTS
-from .unmasking import ADAPTIVE_UNMASKING, CERTAINTY_MEASURES, SCHEDULES, SCORE_UNMASKING, UNMASKING
+from .unmasking import ADAPTIVE_UNMASKING, SCHEDULES, SCORE_UNMASKING, UNMASKING
 from .validation import (
     check_choice,
     check_flag,
@@ -291,9 +291,10 @@ class AnyOrderGenerationConfig(GenerationConfig):
         }
 
     @property
-    def is_adaptive(self) -> bool:
-        """Return whether the order is adaptive, that is, depends on the certainty of predictions."""
-        return isinstance(self.order, str) and self.order in CERTAINTY_MEASURES
+    def orders(self) -> Orders:
+        """Return the orders that `order` (random orders if it is None), `block_length` and `stride` describe."""
+        kind = "random" if self.order is None else self.order
+        return Orders(kind, self.block_length, self.stride, "order", (*ORDER_NAMES, *ADAPTIVE_ORDERS), (torch.Tensor,))
 
     @property
     def is_left_to_right(self) -> bool:
@@ -302,7 +303,7 @@ class AnyOrderGenerationConfig(GenerationConfig):
 
         With `unmasking="threshold"`, a position may be filled in before a position to its left.
         """
-        return self.has_left_to_right_order and self.stride is None and self.unmasking != "threshold"
+        return self.orders.is_left_to_right and self.unmasking != "threshold"
 
     @property
     def has_left_to_right_order(self) -> bool:
@@ -351,7 +352,7 @@ class AnyOrderGenerationConfig(GenerationConfig):
             setattr(config, name, value)
         config = config._with_defaults()
         if config.order is None:
-            is_plain = config.block_length is None and config.stride is None and not config.refine_rounds
+            is_plain = not config.orders.has_blocks and not config.refine_rounds
             continues = is_continuation and is_plain and config.unmasks_one_by_one
             default = "confidence" if config.unmasking == "threshold" else "random"
             config.order = "left_to_right" if continues else default
@@ -434,17 +435,11 @@ class AnyOrderGenerationConfig(GenerationConfig):
             raise ValueError(f"`entropy_bound` must be at least 0 and finite, but is {self.entropy_bound!r}.")
 
     def _check_order(self) -> None:
-        check_blocks(self.block_length, self.stride)
-        has_blocks = self.block_length is not None or self.stride is not None
-        if isinstance(self.order, torch.Tensor):
-            if has_blocks:
-                raise ValueError("`block_length` and `stride` cannot be combined with an `order` tensor. Remove them.")
-        elif self.order is not None:
-            check_choice("order", self.order, (*ORDER_NAMES, *CERTAINTY_MEASURES), " or a (batch, n) tensor")
-        if self.window is not None and not (self.is_adaptive or self.unmasking in ADAPTIVE_UNMASKING):
+        orders = self.orders  # checks `order`, `block_length` and `stride`
+        if self.window is not None and not (orders.certainty or self.unmasking in ADAPTIVE_UNMASKING):
             raise ValueError(
                 "`window` has no effect without an adaptive `order` ("
-                f"{', '.join(map(repr, CERTAINTY_MEASURES))}) or an adaptive `unmasking` ("
+                f"{', '.join(map(repr, ADAPTIVE_ORDERS))}) or an adaptive `unmasking` ("
                 f"{', '.join(map(repr, ADAPTIVE_UNMASKING))}). Set one of them, or remove `window`."
             )
         if self.stop_at_eos and self.order is not None and not self.can_stop_at_eos:
@@ -461,8 +456,7 @@ class AnyOrderGenerationConfig(GenerationConfig):
                 f"as many steps as `{self.unmasking}` requires. Remove `num_steps`."
             )
         if self.unmasking in SCORE_UNMASKING:
-            is_random = self.order is None or (isinstance(self.order, str) and self.order == "random")
-            if self.num_steps is None or not is_random or self.block_length is not None or self.stride is not None:
+            if self.num_steps is None or not self.orders.is_uniform:
                 raise ValueError(
                     f"`unmasking={self.unmasking!r}` needs `num_steps`. It chooses positions itself, so it allows only "
                     "`order='random'`, without blocks. Set `num_steps` and `order='random'`, and remove `block_length` "
@@ -488,7 +482,7 @@ class AnyOrderGenerationConfig(GenerationConfig):
                 f"`strategy='speculative'` cannot be combined with `unmasking={self.unmasking!r}`, because the number "
                 "of accepted drafts decides how many positions a step unmasks. Remove one of them."
             )
-        if self.is_adaptive:
+        if self.orders.certainty is not None:
             raise ValueError(
                 "`strategy='speculative'` needs an order that does not depend on predictions, so it cannot be combined "
                 f"with `order={self.order!r}`. Set `order` to 'random', 'left_to_right' or a tensor."

@@ -25,8 +25,8 @@ from transformers.utils import ModelOutput
 from .devices import check_generator, draw_uniform, rows_per_head_call
 from .inference import inference_method
 from .orders import (
+    OrderArgument,
     Orders,
-    OrderSource,
     group_orders,
     index_by_position,
     index_by_rank,
@@ -73,6 +73,9 @@ class LogLikelihoodOutput(ModelOutput):
             position; 0 at tokens that were not scored. The contributions of a sequence sum to its `log_likelihood`.
         standard_error (`torch.Tensor` of shape `(batch,)`): Standard error of `log_likelihood`. It is 0 if no random
             numbers were drawn. It is NaN for a single random draw, which gives no information about the variance.
+        degrees_of_freedom (`int`): Degrees of freedom of Student's t distribution for a confidence interval; 0 if there
+            is no standard error or if it is 0. Plus or minus two standard errors cover 95 % only if this number is
+            large (about 60). For fewer draws, replace 2 by `scipy.stats.t.ppf(0.975, output.degrees_of_freedom)`.
         importance_weighted (`torch.Tensor` of shape `(batch,)`): log (1/K) sum_k p(x | order k) over the K orders. Its
             expectation is a lower bound on the log-likelihood under the mixture of all orders. This bound is tighter
             for larger K. None if log p(x | order) is only estimated.
@@ -92,6 +95,7 @@ class LogLikelihoodOutput(ModelOutput):
     log_likelihood: torch.FloatTensor | None = None
     token_log_likelihood: torch.FloatTensor | None = None
     standard_error: torch.FloatTensor | None = None
+    degrees_of_freedom: int | None = None
     importance_weighted: torch.FloatTensor | None = None
     num_rows: int | None = None
 
@@ -104,7 +108,7 @@ class AnyOrderLikelihoodMixin:
     def log_likelihood(
         self,
         input_ids: torch.LongTensor,
-        orders: Orders | None = None,
+        orders: OrderArgument | None = None,
         num_orders: int = 1,
         block_length: int | None = None,
         stride: int | None = None,
@@ -179,31 +183,21 @@ class AnyOrderLikelihoodMixin:
                 raise ValueError(
                     "`num_ranks` has no effect without an ensemble. Set `ensemble_size` above 1, or remove `num_ranks`."
                 )
-        source = make_order_source(orders, num_orders, block_length, stride, allow_repeats=ensemble_size > 1)
+        resolved = resolve_orders(orders, num_orders, block_length, stride, allow_repeats=ensemble_size > 1)
         input_ids = prepare_input_ids(self, input_ids, attention_mask)
         scorer = RowScorer(self, input_ids, attention_mask, rows_per_pass, generator)
-        samples_contexts = num_ranks is not None and source.is_uniform
-        no_context, totals, per_token = torch.zeros_like(scorer.num_tokens), [], 0.0
-        for _ in range(num_orders):
-            drawn = source.draw(scorer.is_token, generator)
-            scores = scorer.score(drawn, chain(no_context, scorer.num_tokens, drawn.shape[1]))
-            if ensemble_size > 1 and not samples_contexts:
-                gain, draws = ensemble_gain_along_orders(scorer, drawn, scores, ensemble_size, num_ranks)
-                scores = scores + gain
-            totals.append(scores.sum(dim=-1))
-            per_token = per_token + index_by_position(scores, drawn) / num_orders
-        if samples_contexts:
-            gain, draws = ensemble_gain_of_random_orders(scorer, ensemble_size, num_ranks)
-            per_token = per_token + gain
-        output = average_over_orders(scorer, per_token, totals, source.is_random or ensemble_size > 1)
-        if num_ranks is None:
-            return output
-        standard_error = output.standard_error
-        if samples_contexts:
-            standard_error = torch.hypot(standard_error, standard_error_of_pairs(draws))
-        elif num_orders == 1 and not source.is_random:
-            standard_error = standard_error_of_pairs(draws)
-        return LogLikelihoodOutput(output.log_likelihood, per_token, standard_error, num_rows=scorer.num_rows)
+        if num_ranks is None or not resolved.is_uniform:
+            return score_orders(scorer, resolved, num_orders, ensemble_size, num_ranks)
+        single = score_orders(scorer, resolved, num_orders)
+        gain, draws = ensemble_gain_of_random_orders(scorer, ensemble_size, num_ranks)
+        check_finite(gain.sum(dim=-1), self.dtype)
+        return LogLikelihoodOutput(
+            log_likelihood=single.log_likelihood + gain.sum(dim=-1),
+            token_log_likelihood=single.token_log_likelihood + gain,
+            standard_error=torch.hypot(single.standard_error, standard_error_of_pairs(draws)),
+            degrees_of_freedom=min(single.degrees_of_freedom, num_ranks // 2),
+            num_rows=scorer.num_rows,
+        )
 
     @suggest_arguments
     @inference_method
@@ -212,11 +206,11 @@ class AnyOrderLikelihoodMixin:
         input_ids: torch.LongTensor,
         targets: torch.Tensor,
         context: torch.Tensor | None = None,
-        orders: Orders | None = None,
+        orders: OrderArgument | None = None,
         num_orders: int = 1,
         block_length: int | None = None,
         stride: int | None = None,
-        context_orders: Orders = "left_to_right",
+        context_orders: OrderArgument = "left_to_right",
         ensemble_size: int = 1,
         attention_mask: torch.Tensor | None = None,
         generator: torch.Generator | None = None,
@@ -270,9 +264,9 @@ class AnyOrderLikelihoodMixin:
             [[False, True, False]]
         """
         check_integer("ensemble_size", ensemble_size)
-        context_source = OrderSource(context_orders, name="context_orders")
-        is_context_random = context_source.is_random or ensemble_size > 1
-        source = make_order_source(orders, num_orders, block_length, stride, allow_repeats=is_context_random)
+        of_context = Orders(context_orders, argument="context_orders")
+        is_context_random = of_context.is_random or ensemble_size > 1
+        of_targets = resolve_orders(orders, num_orders, block_length, stride, allow_repeats=is_context_random)
         is_target, is_context = prepare_targets(input_ids, targets, context, attention_mask)
         input_ids = prepare_input_ids(self, input_ids.long().masked_fill(~(is_target | is_context), 0), attention_mask)
         scorer = RowScorer(self, input_ids, attention_mask, rows_per_pass, generator)
@@ -284,17 +278,17 @@ class AnyOrderLikelihoodMixin:
         totals, per_token = [], torch.zeros(input_ids.shape, dtype=torch.float64, device=input_ids.device)
         for first in range(0, num_orders, orders_per_pass):
             number = min(orders_per_pass, num_orders - first)
-            drawn = context_source.draw(scorer.is_token, generator)
+            drawn = of_context.draw(scorer.is_token, generator)
             parts = [group_orders(drawn, (~is_context).long())[:, :max_context]]
             for _ in range(number):
-                drawn = source.draw(scorer.is_token, generator)
+                drawn = of_targets.draw(scorer.is_token, generator)
                 parts.append(group_orders(drawn, (~is_target).long())[:, :max_targets])
-            order, branches = join_branches(parts, num_context, num_targets)
-            scores = scorer.score(order, branches)
-            scores = scorer.score_ensemble(scores, order, num_context, branches, ensemble_size)
+            columns, branches = join_branches(parts, num_context, num_targets)
+            scores = scorer.score(columns, branches)
+            scores = scorer.score_ensemble(scores, columns, num_context, branches, ensemble_size)
             totals += [scores.masked_fill(branches != branch, 0.0).sum(dim=-1) for branch in range(number)]
-            per_token.scatter_add_(1, order, scores / num_orders)
-        return average_over_orders(scorer, per_token, totals, source.is_random or is_context_random)
+            per_token.scatter_add_(1, columns, scores / num_orders)
+        return average_over_orders(scorer, per_token, totals, of_targets.is_random or is_context_random)
 
     @suggest_arguments
     @inference_method
@@ -362,14 +356,15 @@ class AnyOrderLikelihoodMixin:
 # -------------------------------------------------------------------------------------------------- orders and branches
 
 
-def make_order_source(
-    orders: Orders | None, num_orders: int, block_length: int | None, stride: int | None, allow_repeats: bool = False
-) -> OrderSource:
+def resolve_orders(
+    orders: OrderArgument | None,
+    num_orders: int,
+    block_length: int | None,
+    stride: int | None,
+    allow_repeats: bool = False,
+) -> Orders:
     """
-    Return the source from which a likelihood draws its orders.
-
-    If `orders` is None, the orders are random if `num_orders` is above 1 or if `block_length` or `stride` is set.
-    Otherwise, the order is left to right.
+    Return the orders over which a likelihood is averaged. The arguments are those of `log_likelihood`.
 
     Raises:
         ValueError: If an argument is not allowed, or if `num_orders` is above 1 for an order that is always the same,
@@ -377,16 +372,40 @@ def make_order_source(
     """
     check_integer("num_orders", num_orders)
     if orders is None:
-        is_plain = num_orders == 1 and block_length is None and stride is None
-        orders = "left_to_right" if is_plain else "random"
-    source = OrderSource(orders, block_length, stride)
-    if num_orders > 1 and not source.is_random and not allow_repeats:
-        given = repr(orders) if isinstance(orders, str) else "a tensor"
+        orders = "left_to_right" if num_orders == 1 and block_length is None and stride is None else "random"
+    resolved = Orders(orders, block_length, stride)
+    if num_orders > 1 and not resolved.is_random and not allow_repeats:
         raise ValueError(
-            f"`num_orders` ({num_orders}) averages over random orders, but `orders` is {given}. Set `orders='random'`, "
-            "or remove `num_orders`."
+            f"`num_orders` ({num_orders}) averages over random orders, but `orders` is always the same. Set "
+            "`orders='random'`, or remove `num_orders`."
         )
-    return source
+    return resolved
+
+
+def score_orders(
+    scorer: "RowScorer", orders: Orders, num_orders: int, ensemble_size: int = 1, num_ranks: int | None = None
+) -> "LogLikelihoodOutput":
+    """
+    Return the mean of log p(x | order) over `num_orders` orders, in each of them with the ensemble gain.
+
+    With `num_ranks`, the gain is estimated from this number of random ranks of each order.
+    """
+    no_context, totals, per_token = torch.zeros_like(scorer.num_tokens), [], 0.0
+    for _ in range(num_orders):
+        drawn = orders.draw(scorer.is_token, scorer.generator)
+        scores = scorer.score(drawn, chain(no_context, scorer.num_tokens, drawn.shape[1]))
+        if ensemble_size > 1:
+            gain, draws = ensemble_gain_along_orders(scorer, drawn, scores, ensemble_size, num_ranks)
+            scores = scores + gain
+        totals.append(scores.sum(dim=-1))
+        per_token = per_token + index_by_position(scores, drawn) / num_orders
+    output = average_over_orders(scorer, per_token, totals, orders.is_random or ensemble_size > 1)
+    if num_ranks is None:
+        return output
+    standard_error, degrees = output.standard_error, output.degrees_of_freedom
+    if num_orders == 1 and not orders.is_random:  # only the ranks are random
+        standard_error, degrees = standard_error_of_pairs(draws), num_ranks // 2
+    return LogLikelihoodOutput(output.log_likelihood, per_token, standard_error, degrees, num_rows=scorer.num_rows)
 
 
 def count_orders_per_pass(num_targets: int, num_context: int, rows_per_pass: int) -> int:
@@ -441,9 +460,9 @@ def token_log_probs(model: PreTrainedModel, hidden_states: torch.Tensor, ids: to
     return torch.cat(scores)
 
 
-class Scorer:
+class TokenScorer:
     """
-    Base class of scorers, which compute log-probabilities of tokens.
+    Base class of the objects that compute log-probabilities of tokens for likelihoods.
 
     `input_ids` (batch, n) is the result of `prepare_input_ids`. A forward pass has at most `rows_per_pass` rows, or one
     sequence if a single sequence has more.
@@ -465,18 +484,18 @@ class Scorer:
         self.positions, self.num_tokens = token_positions(self.is_token), self.is_token.sum(dim=-1)
 
 
-class RowScorer(Scorer):
+class RowScorer(TokenScorer):
     """Scorer of a decoder, for tokens in any order (see `rows.py` for rows and branches)."""
 
-    def score(self, order: torch.LongTensor, branches: torch.LongTensor) -> torch.Tensor:
+    def score(self, columns: torch.LongTensor, branches: torch.LongTensor) -> torch.Tensor:
         """
         Return the log-probability of every token of a branch given the context and the earlier tokens of the branch.
 
-        `order` (copies * batch, rows) contains the position that each row predicts. It can contain several copies of
-        the batch one after another, with different orders. `branches` contains the branch of each row (see `rows.py`).
-        `branches` and the float64 result have the shape of `order`. The result is 0 at context and padding.
+        `columns` (copies * batch, rows) contains the column of `input_ids` that each row predicts. It can contain
+        several copies of the batch one after another. `branches` contains the branch of each row (see `rows.py`).
+        `branches` and the float64 result have the shape of `columns`. The result is 0 at context and padding.
         """
-        scores = torch.zeros(order.shape, dtype=torch.float64, device=order.device)
+        scores = torch.zeros(columns.shape, dtype=torch.float64, device=columns.device)
         num_rows = (branches != PADDING).sum(dim=-1)
         by_length = num_rows.argsort(descending=True)  # a pass of sequences of similar length has little padding
         by_length = by_length[: int((num_rows > 0).sum())]
@@ -484,42 +503,45 @@ class RowScorer(Scorer):
         while start < len(lengths):
             length = lengths[start]
             selected = by_length[start : start + max(1, self.rows_per_pass // length)]
-            scores[selected, :length] = self._run(selected, order[selected, :length], branches[selected, :length])
+            scores[selected, :length] = self._run(selected, columns[selected, :length], branches[selected, :length])
             start += len(selected)
         return scores
 
-    def _run(self, selected: torch.LongTensor, order: torch.LongTensor, branches: torch.LongTensor) -> torch.Tensor:
-        self.num_rows += order.numel()
-        ids, positions = (
-            index_by_rank(values[selected % len(self.input_ids)], order) for values in (self.input_ids, self.positions)
-        )
+    def _run(self, selected: torch.LongTensor, columns: torch.LongTensor, branches: torch.LongTensor) -> torch.Tensor:
+        self.num_rows += columns.numel()
+        sequences = (selected % len(self.input_ids))[:, None]
+        ids, positions = self.input_ids[sequences, columns], self.positions[sequences, columns]
         hidden_states = self.model.model(
             **branch_rows(ids, positions, branches),
             attention_mask=branch_mask(branches),
         ).last_hidden_state
         is_scored = branches >= 0
-        scores = torch.zeros(order.shape, dtype=torch.float64, device=order.device)
+        scores = torch.zeros(columns.shape, dtype=torch.float64, device=columns.device)
         scores[is_scored] = token_log_probs(self.model, hidden_states[is_scored], ids[is_scored])
         return scores
 
     def score_permutations(
-        self, order: torch.LongTensor, num_context: torch.LongTensor, branches: torch.LongTensor, num_permutations: int
+        self,
+        columns: torch.LongTensor,
+        num_context: torch.LongTensor,
+        branches: torch.LongTensor,
+        num_permutations: int,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """
         Return log(mean of p) and the mean of log p over random permutations of the context.
 
         Both have shape (batch, rows), and are 0 outside branches.
 
-        `order` and `branches` are as in [`score`], for one copy of the batch. The context of a sequence is its first
+        `columns` and `branches` are as in [`score`], for one copy of the batch. The context of a sequence is its first
         `num_context` (batch,) rows.
         """
-        log_sum = torch.full(order.shape, -torch.inf, dtype=torch.float64, device=order.device)
+        log_sum = torch.full(columns.shape, -torch.inf, dtype=torch.float64, device=columns.device)
         sum_of_logs = torch.zeros_like(log_sum)
-        copies = max(1, self.rows_per_pass // max(1, order.numel()))
+        copies = max(1, self.rows_per_pass // max(1, columns.numel()))
         for start in range(0, num_permutations, copies):
             number = min(copies, num_permutations - start)
-            permuted = [permute_context(order, num_context, self.generator) for _ in range(number)]
-            scores = self.score(torch.cat(permuted), branches.repeat(number, 1)).view(number, *order.shape)
+            permuted = [permute_context(columns, num_context, self.generator) for _ in range(number)]
+            scores = self.score(torch.cat(permuted), branches.repeat(number, 1)).view(number, *columns.shape)
             log_sum = torch.logaddexp(log_sum, scores.logsumexp(dim=0))
             sum_of_logs += scores.sum(dim=0)
         log_mean = (log_sum - math.log(num_permutations)).masked_fill(branches < 0, 0.0)
@@ -528,7 +550,7 @@ class RowScorer(Scorer):
     def score_ensemble(
         self,
         scores: torch.Tensor,
-        order: torch.LongTensor,
+        columns: torch.LongTensor,
         num_context: torch.LongTensor,
         branches: torch.LongTensor,
         ensemble_size: int,
@@ -541,7 +563,7 @@ class RowScorer(Scorer):
         """
         if ensemble_size == 1:
             return scores
-        others, _ = self.score_permutations(order, num_context, branches, ensemble_size - 1)
+        others, _ = self.score_permutations(columns, num_context, branches, ensemble_size - 1)
         ensemble = torch.logaddexp(scores, others + math.log(ensemble_size - 1)) - math.log(ensemble_size)
         return ensemble.masked_fill(branches < 0, 0.0)
 
@@ -675,7 +697,7 @@ def draw_masks(
 
 
 def diffusion_bound(
-    scorer: Scorer,
+    scorer: TokenScorer,
     score: MaskedScores,
     is_target: torch.BoolTensor,
     num_times: int,
@@ -706,14 +728,14 @@ def diffusion_bound(
     log_likelihood = per_token.sum(dim=-1)
     check_finite(log_likelihood, scorer.model.dtype)
     standard_error = standard_error_of_pairs(draws)
-    return LogLikelihoodOutput(log_likelihood, per_token, standard_error, num_rows=scorer.num_rows)
+    return LogLikelihoodOutput(log_likelihood, per_token, standard_error, num_times // 2, num_rows=scorer.num_rows)
 
 
 # ----------------------------------------------------------------------------------------------------------- results
 
 
 def average_over_orders(
-    scorer: Scorer, per_token: torch.Tensor, totals: list[torch.Tensor], is_random: bool
+    scorer: TokenScorer, per_token: torch.Tensor, totals: list[torch.Tensor], is_random: bool
 ) -> LogLikelihoodOutput:
     """
     Return the output of a likelihood that is the mean over one or several orders.
@@ -727,6 +749,7 @@ def average_over_orders(
         log_likelihood=log_likelihood,
         token_log_likelihood=per_token,
         standard_error=standard_error_of_mean(totals) if is_random else torch.zeros_like(totals[0]),
+        degrees_of_freedom=len(totals) - 1 if is_random else 0,
         importance_weighted=totals.logsumexp(dim=0) - math.log(len(totals)),
         num_rows=scorer.num_rows,
     )

@@ -23,10 +23,10 @@ from .inference import inference_method
 from .likelihood import (
     ROWS_PER_PASS,
     LogLikelihoodOutput,
-    Scorer,
+    TokenScorer,
     average_over_orders,
     diffusion_bound,
-    make_order_source,
+    resolve_orders,
     token_log_probs,
 )
 from .modeling_aogpt import (
@@ -40,7 +40,7 @@ from .modeling_aogpt import (
     make_norm,
     make_target_embeddings,
 )
-from .orders import Orders, group_orders, token_mask, token_positions
+from .orders import OrderArgument, group_orders, token_mask, token_positions
 from .unmasking import log_linear_noise
 from .validation import (
     check_forward_arguments,
@@ -219,7 +219,7 @@ class MDMEncoderModel(MDMEncoderPreTrainedModel, AOGPTStack):
 # ------------------------------------------------------------------------------------------------------- likelihoods
 
 
-class MaskedScorer(Scorer):
+class MaskedScorer(TokenScorer):
     """Scorer of an encoder. It computes log-probabilities of masked tokens given the unmasked tokens."""
 
     def score(
@@ -257,7 +257,7 @@ class EncoderLikelihoodMixin:
     def log_likelihood(
         self,
         input_ids: torch.LongTensor,
-        orders: Orders | None = None,
+        orders: OrderArgument | None = None,
         num_orders: int = 1,
         block_length: int | None = None,
         stride: int | None = None,
@@ -328,7 +328,7 @@ class EncoderLikelihoodMixin:
         input_ids: torch.LongTensor,
         targets: torch.Tensor,
         context: torch.Tensor | None = None,
-        orders: Orders | None = None,
+        orders: OrderArgument | None = None,
         num_orders: int = 1,
         block_length: int | None = None,
         stride: int | None = None,
@@ -387,7 +387,7 @@ class EncoderLikelihoodMixin:
         self,
         scorer: MaskedScorer,
         is_target: torch.BoolTensor,
-        orders: Orders | None,
+        orders: OrderArgument | None,
         num_orders: int,
         block_length: int | None,
         stride: int | None,
@@ -415,7 +415,7 @@ class EncoderLikelihoodMixin:
                 "`num_times` and `masking` apply only to the masked-diffusion bound, which uses no orders. Remove "
                 "`num_times` and `masking`, or remove `orders`, `num_orders`, `block_length` and `stride`."
             )
-        source = make_order_source(orders, num_orders, block_length, stride)
+        source = resolve_orders(orders, num_orders, block_length, stride)
         per_token = torch.zeros(is_target.shape, dtype=torch.float64, device=is_target.device)
         totals = []
         for _ in range(num_orders):

@@ -1,7 +1,7 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
 """
-Functions that draw and apply orders.
+Orders: the value that describes them, and functions that draw and apply them.
 
 An order is a permutation of the positions of a sequence. `orders[b, k]` is the position of sequence b that is predicted
 at rank k. Positions and ranks are counted from 0. Values of shape (batch, n) are indexed either by position, as in the
@@ -9,16 +9,18 @@ text, or by rank. `index_by_rank` and `index_by_position` convert between the tw
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 
 from .devices import draw_uniform
 from .validation import check_choice, check_integer, check_orders
 
-# Type of arguments that specify orders: a tensor (batch, n), a name in ORDER_NAMES, or a function that is called as
-# orders(batch, n, generator=generator) and returns a tensor (batch, n).
-Orders = torch.LongTensor | str | Callable[..., torch.LongTensor]
+# Type of the arguments `order` and `orders` (see `Orders`).
+OrderArgument = torch.LongTensor | str | Callable[..., torch.LongTensor]
 ORDER_NAMES = ("left_to_right", "random")
+# Orders that depend on the predictions: the position with the highest certainty comes first (see `unmasking.py`).
+ADAPTIVE_ORDERS = ("confidence", "margin", "entropy")
 
 
 def left_to_right_orders(batch_size: int, length: int, device: torch.device | str | None = None) -> torch.LongTensor:
@@ -74,20 +76,6 @@ def group_orders(orders: torch.LongTensor, groups: torch.Tensor) -> torch.LongTe
     return index_by_rank(orders, index_by_rank(groups, orders).argsort(dim=-1, stable=True))
 
 
-def block_indices(
-    positions: torch.LongTensor, block_length: int | None = None, stride: int | None = None
-) -> torch.LongTensor:
-    """
-    Return the index of the block of each position, a tensor with the shape of `positions`.
-
-    With `block_length`, blocks are contiguous. With `stride`, block i contains the positions i, i + stride, i + 2
-    stride, ... If neither is given, all positions are in block 0.
-    """
-    if block_length is not None:
-        return positions // block_length
-    return positions % stride if stride is not None else torch.zeros_like(positions)
-
-
 def token_mask(input_ids: torch.LongTensor, attention_mask: torch.Tensor | None) -> torch.BoolTensor:
     """Return a boolean tensor (batch, n) that is False at padding, where `attention_mask` is 0, and True elsewhere."""
     return torch.ones_like(input_ids, dtype=torch.bool) if attention_mask is None else attention_mask != 0
@@ -102,76 +90,101 @@ def token_positions(is_token: torch.BoolTensor) -> torch.LongTensor:
     return (is_token.long().cumsum(dim=-1) - 1).clamp(min=0)
 
 
-class OrderSource:
+@dataclass(frozen=True, eq=False)
+class Orders:
     """
-    Source of orders: a tensor, a name in `ORDER_NAMES`, or a function.
+    The orders that the arguments `orders` (or `order`), `block_length` and `stride` of a method describe.
 
     Args:
-        orders (`torch.LongTensor` of shape `(batch, n)`, `str` or `Callable`): A tensor of orders, `"left_to_right"`,
-            `"random"`, or a function that is called as `orders(batch, n, generator=generator)` and returns a tensor
-            (batch, n).
-        block_length (`int`, *optional*): Only if `orders` is a name: predict contiguous blocks of this length one after
-            another, from left to right. `orders` applies within each block.
-        stride (`int`, *optional*): Like `block_length`, but with strided blocks (see [`block_indices`]).
-        name (`str`): Name of the caller's argument, used in error messages.
-        expected (`str`): Explanation that error messages add after the required shape of a tensor of orders.
+        kind (`torch.LongTensor` of shape `(batch, n)`, `str` or `Callable`): A tensor of orders, a name, or a function
+            that is called as `kind(batch, n, generator=generator)` and returns a tensor (batch, n).
+        block_length (`int`, *optional*): Only for a name: predict contiguous blocks of this length one after another,
+            from left to right. The named order applies within each block.
+        stride (`int`, *optional*): Like `block_length`, but with strided blocks: block i contains the positions i,
+            i + stride, i + 2 stride, ...
+        argument (`str`): Name of the argument that holds `kind`, for error messages.
+        names (`tuple[str, ...]`): Names that the argument allows.
+        types (`tuple[type, ...]`): Other types that the argument allows.
+
+    Raises:
+        ValueError: If a value is not allowed, or if `block_length` or `stride` is combined with another one of them or
+            with orders that are not named.
     """
 
-    def __init__(
-        self,
-        orders: Orders,
-        block_length: int | None = None,
-        stride: int | None = None,
-        name: str = "orders",
-        expected: str = "",
-    ) -> None:
-        self.orders, self.block_length, self.stride = orders, block_length, stride
-        self.name, self.expected = name, expected
-        check_blocks(block_length, stride)
-        is_name = isinstance(orders, str)
-        if is_name:
-            check_choice(name, orders, ORDER_NAMES, ", a (batch, n) tensor or a function that returns such a tensor")
-        elif not isinstance(orders, torch.Tensor) and not callable(orders):
+    kind: OrderArgument = "random"
+    block_length: int | None = None
+    stride: int | None = None
+    argument: str = "orders"
+    names: tuple[str, ...] = ORDER_NAMES
+    types: tuple[type, ...] = (torch.Tensor, Callable)
+
+    def __post_init__(self) -> None:
+        is_given = isinstance(self.kind, self.types)
+        if not is_given:
+            check_choice(self.argument, self.kind, self.names, "".join(f", a {item.__name__}" for item in self.types))
+        for name, value in (("block_length", self.block_length), ("stride", self.stride)):
+            if value is not None:
+                check_integer(name, value)
+        if self.block_length is not None and self.stride is not None:
             raise ValueError(
-                f"`{name}` must be a (batch, n) tensor, one of {', '.join(map(repr, ORDER_NAMES))}, or a function that "
-                f"returns a tensor, but has type {type(orders).__name__}."
+                f"`block_length` ({self.block_length}) and `stride` ({self.stride}) cannot be combined, because each "
+                "of them cuts a sequence into blocks. Remove one of them."
             )
-        if not is_name and (block_length is not None or stride is not None):
+        if is_given and self.has_blocks:
             raise ValueError(
-                f"`block_length` and `stride` need orders given by name, but `{name}` has type "
-                f"{type(orders).__name__}. Remove `block_length` and `stride`, or set `{name}='random'`."
+                f"`block_length` and `stride` cannot be combined with a tensor or function as `{self.argument}`. "
+                f"Remove them, or set `{self.argument}='random'`."
             )
-        # `is_random`: calls of `draw` may return different orders. `is_uniform`: all orders are equally likely.
-        self.is_random = not isinstance(orders, torch.Tensor) and orders != "left_to_right"
-        self.is_uniform = is_name and orders == "random" and block_length is None and stride is None
+
+    @property
+    def has_blocks(self) -> bool:
+        """Return whether the sequences are cut into blocks."""
+        return self.block_length is not None or self.stride is not None
+
+    @property
+    def certainty(self) -> str | None:
+        """Return the certainty that decides the order, if the order is adaptive (see `ADAPTIVE_ORDERS`), else None."""
+        return self.kind if self._is_named(*ADAPTIVE_ORDERS) else None
+
+    @property
+    def is_left_to_right(self) -> bool:
+        """Return whether all positions come from left to right."""
+        return self._is_named("left_to_right") and self.stride is None
+
+    @property
+    def is_random(self) -> bool:
+        """Return whether calls of [`draw`] may return different orders."""
+        return callable(self.kind) or self._is_named("random")
+
+    @property
+    def is_uniform(self) -> bool:
+        """Return whether all orders are equally likely."""
+        return self._is_named("random") and not self.has_blocks
+
+    def _is_named(self, *names: str) -> bool:
+        return isinstance(self.kind, str) and self.kind in names
+
+    def blocks(self, positions: torch.LongTensor) -> torch.LongTensor:
+        """Return the index of the block of each position; 0 for all positions if there are no blocks."""
+        if self.block_length is not None:
+            return positions // self.block_length
+        return positions % self.stride if self.stride is not None else torch.zeros_like(positions)
 
     def draw(self, is_token: torch.BoolTensor, generator: torch.Generator | None) -> torch.LongTensor:
         """
         Return orders (batch, n) with padding at the end. Every call draws new random orders.
 
-        `is_token` (batch, n) is False at padding, and is indexed by position.
+        `is_token` (batch, n) is False at padding, and is indexed by position. With an adaptive order, the result is the
+        order of positions of equal certainty: from left to right.
         """
         (batch_size, length), device = is_token.shape, is_token.device
-        if not isinstance(self.orders, str):
-            is_given = isinstance(self.orders, torch.Tensor)
-            orders = self.orders if is_given else self.orders(batch_size, length, generator=generator)
-            check_orders(self.name, orders, batch_size, length, self.expected)
-            orders = orders.to(device, torch.long)
-        elif self.orders == "random":
+        if self._is_named("random"):
             orders = random_orders(batch_size, length, generator=generator, device=device)
-        else:
+        elif isinstance(self.kind, str):
             orders = left_to_right_orders(batch_size, length, device=device)
-        blocks = block_indices(token_positions(is_token), self.block_length, self.stride)
-        return group_orders(orders, torch.where(is_token, blocks, length))
-
-
-def check_blocks(block_length: int | None, stride: int | None) -> None:
-    """Raise a `ValueError` if both arguments are given, or if one is not an integer of at least 1."""
-    for name, value in (("block_length", block_length), ("stride", stride)):
-        if value is not None:
-            check_integer(name, value)
-    if block_length is not None and stride is not None:
-        raise ValueError(
-            f"`block_length` ({block_length}) and `stride` ({stride}) cannot be combined, because each of them cuts a "
-            "sequence into blocks. Remove one of them."
-        )
+        else:
+            is_function = not isinstance(self.kind, torch.Tensor)
+            orders = self.kind(batch_size, length, generator=generator) if is_function else self.kind
+            check_orders(self.argument, orders, batch_size, length)
+            orders = orders.to(device, torch.long)
+        return group_orders(orders, torch.where(is_token, self.blocks(token_positions(is_token)), length))

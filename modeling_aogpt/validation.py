@@ -133,16 +133,13 @@ def check_integer_dtype(name: str, values: torch.Tensor) -> None:
         raise ValueError(f"`{name}` must hold integers, but has dtype {values.dtype}. Use {name}.long().")
 
 
-def check_orders(name: str, orders: torch.Tensor, batch_size: int, length: int, expected: str = "") -> None:
-    """
-    Raise a `ValueError` unless `orders` are `batch_size` permutations of 0 ... length - 1.
-
-    If the shape is wrong, the error message adds `expected` after the required shape, as an explanation.
-    """
+def check_orders(name: str, orders: torch.Tensor, batch_size: int, length: int) -> None:
+    """Raise a `ValueError` unless `orders` are `batch_size` permutations of 0 ... length - 1."""
     check_tensor(name, orders)
     if tuple(orders.shape) != (batch_size, length):
         raise ValueError(
-            f"`{name}` must have shape ({batch_size}, {length}){expected}, but has shape {tuple(orders.shape)}."
+            f"`{name}` must have one order per sequence, that is, shape ({batch_size}, {length}), but has shape "
+            f"{tuple(orders.shape)}."
         )
     check_integer_dtype(name, orders)
     is_wrong = (orders.long().sort(dim=-1).values != torch.arange(length, device=orders.device)).any(dim=-1)

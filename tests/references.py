@@ -14,7 +14,7 @@ from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedModel, PreTraine
 
 from common.files import write_json
 from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM, MDMEncoderConfig, MDMEncoderForMaskedLM
-from modeling_aogpt.orders import block_indices, group_orders, left_to_right_orders, random_orders
+from modeling_aogpt.orders import Orders, group_orders, left_to_right_orders, random_orders
 
 Context = tuple[tuple[int, int], ...]  # (position, token), in the order in which they were unmasked
 
@@ -289,4 +289,4 @@ def block_orders(
 ) -> torch.LongTensor:
     """Return independent orders (batch, n): block after block, uniformly random within each block."""
     orders = random_orders(batch_size, length, generator=generator)
-    return group_orders(orders, block_indices(left_to_right_orders(batch_size, length), block_length, stride))
+    return group_orders(orders, Orders("random", block_length, stride).blocks(left_to_right_orders(batch_size, length)))

@@ -290,14 +290,14 @@ def test_padding_anywhere_changes_no_scores() -> None:
         ({"orders": "sideways"}, "`orders` must be one of 'left_to_right', 'random', .* but is 'sideways'"),
         ({"orders": "uniform"}, "`orders` must be one of 'left_to_right', 'random', .* but is 'uniform'"),
         ({"orders": "blocks-2"}, "`orders` must be one of 'left_to_right', 'random', .* but is 'blocks-2'"),
-        ({"orders": [2, 0, 1]}, r"`orders` must be a \(batch, n\) tensor, .* but has type list"),
+        ({"orders": [2, 0, 1]}, r"`orders` must be one of .*, but is \[2, 0, 1\]"),
         (
             {"orders": "left_to_right", "num_orders": 2},
-            r"`num_orders` \(2\) averages over random orders, but `orders` is 'left_to_right'. Set `orders='random'`",
+            r"`num_orders` \(2\) averages over random orders",
         ),
         (
             {"orders": torch.arange(12).expand(3, 12), "num_orders": 2},
-            r"`num_orders` \(2\) averages over random orders, but `orders` is a tensor",
+            r"`num_orders` \(2\) averages over random orders",
         ),
         (
             {"orders": torch.zeros(3, 12, dtype=torch.long)},
@@ -305,9 +305,9 @@ def test_padding_anywhere_changes_no_scores() -> None:
         ),
         (
             {"orders": lambda batch, length, generator: torch.zeros(batch, 3)},
-            r"`orders` must have shape \(3, 12\), but has shape \(3, 3\)",
+            r"shape \(3, 12\), but has shape \(3, 3\)",
         ),
-        ({"orders": torch.arange(12).expand(3, 12), "stride": 2}, "need orders given by name"),
+        ({"orders": torch.arange(12).expand(3, 12), "stride": 2}, "cannot be combined"),
         ({"rows_per_pass": 0}, "`rows_per_pass` must be an integer of at least 1, but is 0"),
         ({"ensemble_size": 0}, "`ensemble_size` must be an integer of at least 1, but is 0"),
         ({"num_ranks": 2}, "`num_ranks` has no effect without an ensemble. Set `ensemble_size` above 1"),

@@ -8,8 +8,7 @@ import torch
 
 from modeling_aogpt.devices import draw_uniform
 from modeling_aogpt.orders import (
-    OrderSource,
-    block_indices,
+    Orders,
     group_orders,
     index_by_position,
     index_by_rank,
@@ -43,7 +42,7 @@ def test_block_orders_visit_blocks_in_turn_and_are_uniform_within() -> None:
         [(1, 4), (4, 1)],
         [(2,)],
     ]
-    assert block_indices(torch.arange(5)).tolist() == [0, 0, 0, 0, 0]
+    assert Orders().blocks(torch.arange(5)).tolist() == [0, 0, 0, 0, 0]
     assert torch.equal(block_orders(3, 5, generator=seeded(1)), random_orders(3, 5, seeded(1)))
 
 
@@ -90,7 +89,7 @@ IS_TOKEN = torch.tensor([[False, True, True, False, True, True, True]]).expand(5
 def test_named_orders_visit_blocks_of_tokens_in_turn_and_padding_last(
     orders: str, arguments: dict, blocks: list[set[int]]
 ) -> None:
-    source = OrderSource(orders, **arguments)
+    source = Orders(orders, **arguments)
     drawn = source.draw(IS_TOKEN, seeded())
     first = 0
     for block in blocks:
@@ -107,7 +106,7 @@ def test_named_orders_visit_blocks_of_tokens_in_turn_and_padding_last(
 def test_given_and_computed_orders_are_used_with_padding_moved_last() -> None:
     given = random_orders(50, 7, seeded())
     expected = torch.tensor([sorted(row, key=lambda position: position in (0, 3)) for row in given.tolist()])
-    fixed, function = OrderSource(given.int()), OrderSource(random_orders)
+    fixed, function = Orders(given.int()), Orders(random_orders)
     assert torch.equal(fixed.draw(IS_TOKEN, None), expected)
     assert torch.equal(function.draw(IS_TOKEN, seeded()), expected)
     assert (fixed.is_random, function.is_random) == (False, True)
@@ -119,38 +118,36 @@ def test_given_and_computed_orders_are_used_with_padding_moved_last() -> None:
     ("arguments", "message"),
     [
         (
-            {"orders": "uniform"},
-            r"`context_orders` must be one of 'left_to_right', 'random', a \(batch, n\) tensor or a function that "
-            "returns such a tensor, but is 'uniform'",
+            {"kind": "uniform"},
+            "`context_orders` must be one of 'left_to_right', 'random', a Tensor, a Callable, but is 'uniform'",
         ),
         (
-            {"orders": [2, 0, 1]},
-            r"`context_orders` must be a \(batch, n\) tensor, one of 'left_to_right', 'random', or .* has type list",
+            {"kind": [2, 0, 1]},
+            r"`context_orders` must be one of .*, but is \[2, 0, 1\]",
         ),
-        ({"orders": "random", "block_length": 0}, "`block_length` must be an integer of at least 1, but is 0"),
-        ({"orders": "random", "stride": 1.5}, "`stride` must be an integer of at least 1, but is 1.5"),
+        ({"kind": "random", "block_length": 0}, "`block_length` must be an integer of at least 1, but is 0"),
+        ({"kind": "random", "stride": 1.5}, "`stride` must be an integer of at least 1, but is 1.5"),
         (
-            {"orders": "random", "block_length": 2, "stride": 3},
+            {"kind": "random", "block_length": 2, "stride": 3},
             r"`block_length` \(2\) and `stride` \(3\) cannot be combined, .* Remove one",
         ),
         (
-            {"orders": torch.arange(7).expand(50, 7), "block_length": 2},
-            "`block_length` and `stride` need orders given by name, but `context_orders` has type Tensor. "
-            "Remove `block_length` and `stride`, or set `context_orders='random'`",
+            {"kind": torch.arange(7).expand(50, 7), "block_length": 2},
+            "`block_length` and `stride` cannot be combined with a tensor or function as `context_orders`",
         ),
-        ({"orders": random_orders, "stride": 2}, "need orders given by name"),
+        ({"kind": random_orders, "stride": 2}, "cannot be combined"),
     ],
 )
 def test_orders_that_are_not_allowed_are_errors(arguments: dict, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        OrderSource(**arguments, name="context_orders")
+        Orders(**arguments, argument="context_orders")
 
 
 @pytest.mark.parametrize(
     "orders", [torch.zeros(50, 7, dtype=torch.long), lambda batch, n, generator: torch.zeros(batch, n).long()]
 )
 def test_orders_that_are_not_permutations_are_errors(orders: torch.LongTensor | Callable) -> None:
-    source = OrderSource(orders, name="context_orders")
+    source = Orders(orders, argument="context_orders")
     with pytest.raises(ValueError, match=r"`context_orders\[0\]` must contain each position from 0 to 6 exactly once"):
         source.draw(IS_TOKEN, None)
 

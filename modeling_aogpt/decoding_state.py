@@ -146,9 +146,10 @@ class DecodingState:
 
     def query(self, num_queries: torch.LongTensor) -> QueryResult:
         """
-        Predict the first `num_queries[b]` masked ranks of each sequence b, each of them given all unmasked tokens.
+        For each sequence b, predict the next `num_queries[b]` masked positions of its order.
 
-        `num_queries` (batch,) is on the CPU.
+        Each prediction sees all unmasked tokens, and none of the other predictions. `num_queries` (batch,) is on the
+        CPU.
         """
         raise NotImplementedError
 
@@ -167,15 +168,40 @@ class DecodingState:
         step: int,
     ) -> None:
         """
-        Fill in `tokens` (queries,) at `indices`, which must be the first masked ranks of each sequence.
+        Fill in `tokens` (queries,) at `indices`, the next masked ranks of each sequence (see [`next_ranks`]).
 
-        `num_unmasked` (batch,), on the CPU, is the number of tokens for each sequence. `token_logprobs` (queries,) are
+        `num_unmasked` (batch,), on the CPU, says how many tokens each sequence gets. `token_logprobs` (queries,) are
         the log-probabilities of the tokens. `step` is the index of the step.
         """
+        self.draft(tokens, indices, token_logprobs)
+        self.unmask(indices, num_unmasked, step)
+
+    def draft(self, tokens: torch.LongTensor, indices: Indices, token_logprobs: torch.Tensor) -> None:
+        """Store predicted tokens and their log-probabilities at masked ranks, which stay masked."""
         self.ids[indices] = tokens
         self.token_logprobs[indices] = token_logprobs
-        self.unmasking_steps[indices] = torch.full_like(tokens, step)  # assigning an integer makes the CPU wait
+
+    def unmask(self, indices: Indices, num_unmasked: torch.LongTensor, step: int) -> None:
+        """Unmask the ranks at `indices`, of which sequence b has the next `num_unmasked[b]`. Drafts become tokens."""
+        # Assigning an integer would make the CPU wait for an accelerator.
+        self.unmasking_steps[indices] = torch.full_like(indices[0], step)
         self.num_context += num_unmasked
+
+    def next_ranks(self, counts: torch.LongTensor) -> Indices:
+        """Return the index of the next `counts[b]` masked ranks of each sequence b. `counts` is on the CPU."""
+        sequences, columns = leading_indices(counts, self.ids.device)
+        return sequences, to_device(self.num_context, self.ids.device)[sequences] + columns
+
+    def arrange(self, values: torch.Tensor, result: QueryResult, width: int) -> torch.Tensor:
+        """
+        Arrange `values` (queries, ...) of a `result` by sequence, in a tensor (batch, width, ...).
+
+        Column j belongs to the j-th masked rank of a sequence, counted from 0. Columns without a query are 0.
+        """
+        columns = result.ranks - to_device(self.num_context, result.ranks.device)[result.sequences]
+        arranged = values.new_zeros(len(self.ids), width, *values.shape[1:])
+        arranged[result.sequences, columns] = values
+        return arranged
 
     def check_finite(self) -> None:
         """Raise a `ValueError` if the log-probability of a token is not finite. An accelerator makes the CPU wait."""
@@ -190,6 +216,15 @@ class DecodingState:
         """Permute the ranks: in sequence b, rank `ranks[b, k]` becomes rank k. `ranks` has shape (batch, n)."""
         for name in VALUES_BY_RANK:
             setattr(self, name, getattr(self, name).gather(1, ranks))
+
+    def reorder_masked(self, columns: torch.LongTensor) -> None:
+        """Permute the first masked ranks of each sequence b: number `columns[b, j]` of them becomes number j."""
+        num_ranks, width = self.ids.shape[1], columns.shape[1]
+        context = to_device(self.num_context, columns.device)[:, None]
+        # Columns past the end of a sequence, which must keep their place, are cut off.
+        ranks = torch.arange(num_ranks + width, device=columns.device).repeat(len(columns), 1)
+        ranks.scatter_(1, context + ranks[:, :width], context + columns)
+        self.reorder(ranks[:, :num_ranks])
 
     def remask(self, is_selected: torch.BoolTensor, orders: torch.LongTensor) -> None:
         """
@@ -374,10 +409,10 @@ class CachedDecodingState(DecodingState):
     """
     Decoding state of a decoder with a key-value cache, to which each unmasked token is added once.
 
-    The keys of a row depend on its token and on its target position. The row of the last committed token is therefore
-    computed only in the next query, when its target, the first queried rank, is known. A query usually takes one pass
-    with two kinds of rows. The rows of all tokens committed since the last pass form a causal chain, and stay in the
-    cache. The rows of the other queried ranks run in parallel, and are not kept.
+    The keys of a row depend on its token and on the next position in the order. The row of the newest token must
+    therefore wait for the next query. A query is one pass with two kinds of rows. The rows of the tokens that were
+    unmasked since the last pass form a causal chain, predict the first queried position, and stay in the cache. One
+    extra row for each further queried position is discarded.
     """
 
     def __init__(self, model: PreTrainedModel, ids: torch.LongTensor, *arguments: torch.Tensor) -> None:
@@ -599,8 +634,7 @@ class EncoderDecodingState(DecodingState):
         self.num_forward_passes += 1
         self.num_rows += ids.numel()
 
-        sequences, columns = leading_indices(num_queries, device)
-        ranks = to_device(self.num_context, device)[sequences] + columns
+        sequences, ranks = self.next_ranks(num_queries)
         active_indices = to_device(is_active.cumsum(dim=0) - 1, device)  # index of a sequence in `active`
         return QueryResult(hidden_states[active_indices[sequences], self.orders[sequences, ranks]], sequences, ranks)
 

@@ -216,33 +216,30 @@ class AnyOrderGenerationMixin(GenerationMixin):
         logits_processor: LogitsProcessorList | None,
         streamer: BaseStreamer | None,
     ) -> AnyOrderGenerationOutput:
+        # 1. Append masks to the inputs, and draw an order for each sequence.
         ids, is_token = self._prepare_inputs(inputs, attention_mask, config)
-        eos, pad_token_id = self._resolve_eos(config)
-        resolved = config.orders
-        blocks = resolved.blocks(token_positions(is_token))
-        orders = resolved.draw(is_token, generator)
+        orders, blocks = config.orders.draw(is_token, generator), config.orders.blocks(token_positions(is_token))
         if isinstance(config.order, str):
             orders = sort_given_tokens(orders, (ids != self.config.mask_token_id) & is_token)
+        # 2. Make the decoding state and the sampler.
         state = self.decoding_state_class(self, ids, orders, blocks, is_token)
-        progress = GenerationProgress(state, streamer, config.output_history, will_refine=config.refine_rounds > 0)
         if config.refine_rounds:
             check_refine_length(state, config.refine_length)
-        stops = eos is not None and config.may_stop_at_eos
-        may_end = torch.ones_like(state.continues_prompt) if config.stop_at_eos else state.continues_prompt
-
-        def after_step() -> None:
-            if stops:
-                state.end_after_eos(eos, pad_token_id, in_blocks=not config.is_left_to_right, may_end=may_end)
-            if state.token_logprobs.is_cpu:  # elsewhere, the check would make the CPU wait in every step
-                state.check_finite()
-            progress.update()
-
+        eos, pad_token_id = self._resolve_eos(config)
+        may_end = (state.continues_prompt | bool(config.stop_at_eos)) & (eos is not None and config.may_stop_at_eos)
         sampler = self._make_sampler(state, config, eos, logits_processor, generator)
-        step = sampler.run(0, after_step)
-        for _ in range(config.refine_rounds):
-            orders = resolved.draw(is_token, generator)
-            state.remask(choose_refined_positions(state, config, generator), orders)
-            step = sampler.run(step, after_step)
+        progress = GenerationProgress(state, streamer, config.output_history, will_refine=config.refine_rounds > 0)
+        # 3. Unmask all positions. 4. In each round of refinement, re-mask some of them, and unmask them again.
+        for is_refined in (False, *[True] * config.refine_rounds):
+            if is_refined:
+                orders = config.orders.draw(is_token, generator)
+                state.remask(choose_refined_positions(state, config, generator), orders)
+            for _ in sampler.run():
+                if may_end.any():
+                    state.end_after_eos(eos, pad_token_id, in_blocks=not config.is_left_to_right, may_end=may_end)
+                if state.token_logprobs.is_cpu:  # elsewhere, the check would make the CPU wait in every step
+                    state.check_finite()
+                progress.update()
         progress.finish()
         return self._make_output(state, sampler, progress)
 

@@ -10,12 +10,12 @@ replaced by a token that is drawn from the normalized positive part of p - q. La
 an exact sample of p(x | order) for every q (Leviathan et al., arXiv 2211.17192, appendix A.1).
 """
 
-from collections.abc import Callable
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import torch
 
-from .decoding_state import CachedDecodingState, QueryResult, leading_indices
+from .decoding_state import CachedDecodingState, leading_indices
 from .devices import draw_uniform, to_device
 from .orders import index_by_position
 from .sampling import TokenSampler, draw_tokens, log_probabilities
@@ -49,7 +49,7 @@ class ModelDrafts:
         """Draft `max_drafts[b]` tokens for each sequence b."""
         state, width = self.sampler.state, int(max_drafts.max())
         result = state.query(max_drafts)
-        distributions = arrange_by_rank(state, self.sampler.distributions(result), result, width + 1)
+        distributions = state.arrange(self.sampler.distributions(result), result, width + 1)
         indices = leading_indices(max_drafts, distributions.device)
         tokens = torch.zeros(len(max_drafts), width, dtype=torch.long, device=distributions.device)
         tokens[indices] = draw_tokens(distributions[indices], self.sampler.generator)
@@ -148,52 +148,40 @@ class SpeculativeSampler:
         # Numbers of drafts and of accepted drafts over all rounds. If a drafter's first draft of each round is always
         # accepted (see `num_always_accepted`), it is not counted.
         self.num_drafts = self.num_accepted = 0
+        self._step = 0
 
-    def run(self, first_step: int, after_step: Callable[[], None]) -> int:
-        """
-        Run rounds until no position is masked, and return the index of the step after the last one.
-
-        Each round is a step, starting with step `first_step`. `after_step` is called after each round.
-        """
-        step = first_step
+    def run(self) -> Iterator[None]:
+        """Run rounds until no position is masked, and yield after each of them. A round is a step."""
         while self.state.num_masked.any():
-            self._run_round(step)
-            after_step()
-            step += 1
-        return step
+            self._run_round()
+            self._step += 1
+            yield
 
-    def _run_round(self, step: int) -> None:
-        state, device = self.state, self.state.ids.device
-        context = state.num_context.clone()
+    def _run_round(self) -> None:
+        state, generator, device = self.state, self.sampler.generator, self.state.ids.device
+        # 1. Draft tokens. Column j stands for the j-th masked rank of a sequence. An additional last column is for the
+        # token that is drawn if all drafts are accepted.
         drafts = self.drafter.draft(state.num_masked.clamp(max=self.draft_length))
-        # Column j stands for rank context + j. The additional last column is for the token that is drawn if all drafts
-        # are accepted.
-        columns = torch.arange(drafts.distributions.shape[1], device=device)
-        ranks = to_device(context, device)[:, None] + columns
         tokens = torch.nn.functional.pad(drafts.tokens, (0, 1))
-        is_draft = columns < to_device(drafts.counts, device)[:, None]
-        sequences, offsets = leading_indices(drafts.counts, device)
-        state.ids[sequences, ranks[sequences, offsets]] = tokens[sequences, offsets]
-
+        is_draft = torch.arange(tokens.shape[1], device=device) < to_device(drafts.counts, device)[:, None]
+        state.ids[state.next_ranks(drafts.counts)] = tokens[leading_indices(drafts.counts, device)]
+        # 2. Compute the model's distributions given the drafts.
         verified = self._verify(drafts)
+        # 3. Accept each draft with probability min(1, p / q), up to the first rejection.
         p, q = (values.gather(2, tokens[..., None]).squeeze(2) for values in (verified, drafts.distributions))
-        uniform = draw_uniform(*p.shape, generator=self.sampler.generator, device=device)
+        uniform = draw_uniform(*p.shape, generator=generator, device=device)
         is_accepted = is_draft & ~(uniform >= p / q)  # NaN is accepted here, and reported later by `generate`
         num_accepted = is_accepted.long().cumprod(dim=1).sum(dim=1).cpu()
-
-        # Draw one more token after the accepted drafts, either at the rank of the first rejected draft or, if there is
-        # none, at the rank after the last draft.
+        # 4. Draw one more token from the positive part of p - q, where q is 0 after the last draft.
         has_more = state.num_masked > num_accepted
         selected = to_device(has_more.nonzero().squeeze(1), device), to_device(num_accepted[has_more], device)
-        tokens[selected] = draw_tokens(
-            (verified[selected] - drafts.distributions[selected]).clamp(min=0), self.sampler.generator
-        )
-
+        remainder = (verified[selected] - drafts.distributions[selected]).clamp(min=0)
+        tokens[selected] = draw_tokens(remainder, generator)
+        # 5. Commit these tokens.
         num_unmasked = num_accepted + has_more
-        sequences, offsets = leading_indices(num_unmasked, device)
-        tokens = tokens[sequences, offsets]
-        logprobs = log_probabilities(verified[sequences, offsets], tokens)
-        state.commit(tokens, (sequences, ranks[sequences, offsets]), num_unmasked, logprobs, step)
+        committed = leading_indices(num_unmasked, device)
+        logprobs = log_probabilities(verified[committed], tokens[committed])
+        state.commit(tokens[committed], state.next_ranks(num_unmasked), num_unmasked, logprobs, self._step)
         state.keep_verified()
         num_always_accepted = self.drafter.num_always_accepted
         self.num_drafts += int((drafts.counts - num_always_accepted).clamp(min=0).sum())
@@ -206,21 +194,7 @@ class SpeculativeSampler:
             return drafts.distributions
         result = self.state.verify(drafts.counts, include_first=not skips_first)
         distributions = self.sampler.distributions(result, num_visible=result.ranks)
-        verified = arrange_by_rank(self.state, distributions, result, drafts.distributions.shape[1])
+        verified = self.state.arrange(distributions, result, drafts.distributions.shape[1])
         if skips_first:
             verified[:, 0] = drafts.distributions[:, 0]
         return verified
-
-
-def arrange_by_rank(
-    state: CachedDecodingState, distributions: torch.Tensor, result: QueryResult, width: int
-) -> torch.Tensor:
-    """
-    Return a tensor (batch, width, vocab_size) with the distribution of the j-th masked rank (from 0) in column j.
-
-    `distributions` (queries, vocab_size) belong to the entries of `result`. Columns of other ranks are zero.
-    """
-    columns = result.ranks - to_device(state.num_context, result.ranks.device)[result.sequences]
-    arranged = distributions.new_zeros(len(state.num_context), width, distributions.shape[1])
-    arranged[result.sequences, columns] = distributions
-    return arranged

@@ -10,13 +10,14 @@ steps.
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import torch
 
-from .decoding_state import DecodingState, Indices, QueryResult, leading_indices
+from .decoding_state import DecodingState, QueryResult
 from .devices import draw_uniform, to_device
+from .orders import group_orders
 from .sampling import SampledTokens, TokenSampler
 
 SCHEDULES = ("linear", "cosine")
@@ -153,7 +154,11 @@ class UnmaskingRule:
     takes_leading = True  # whether the selected candidates are always the first ones
 
     def steps(self, state: DecodingState) -> Iterator[tuple[int, torch.LongTensor]]:
-        """Yield the index of each step and the planned number of ranks to unmask, (batch,) on the CPU."""
+        """
+        Yield the index of each step and the planned number of ranks to unmask, (batch,) on the CPU.
+
+        Further calls, for refinement, continue the count of the steps. Steps without a planned rank can be left out.
+        """
         raise NotImplementedError
 
     def noise_level(self, step: int) -> float | None:
@@ -184,6 +189,7 @@ class ScheduledUnmasking(UnmaskingRule):
     ) -> None:
         self.num_steps, self.schedule, self.unmasking, self.generator = num_steps, schedule, unmasking, generator
         self._initial_num_masked: int | None = None
+        self._first_step = 0
 
     def steps(self, state: DecodingState) -> Iterator[tuple[int, torch.LongTensor]]:
         """Yield each step, and the number (batch,) of ranks that the schedule assigns to it."""
@@ -194,8 +200,9 @@ class ScheduledUnmasking(UnmaskingRule):
         else:
             num_steps, unmasking = math.ceil(self.num_steps * num_masked / self._initial_num_masked), self.unmasking
         plan = draw_step_sizes(state.num_masked, num_steps, self.schedule, unmasking, self.generator)
-        for step, num_planned in enumerate(plan.unbind(dim=1)):
-            yield step, torch.minimum(num_planned, state.num_masked)
+        first, self._first_step = self._first_step, self._first_step + num_steps
+        for step in plan.any(dim=0).nonzero().squeeze(1).tolist():
+            yield first + step, torch.minimum(plan[:, step], state.num_masked)
 
 
 class AdaptiveUnmasking(UnmaskingRule):
@@ -208,14 +215,13 @@ class AdaptiveUnmasking(UnmaskingRule):
     is_adaptive = True
 
     def __init__(self, bound: float) -> None:
-        self.bound = bound
+        self.bound, self._step = bound, 0
 
     def steps(self, state: DecodingState) -> Iterator[tuple[int, torch.LongTensor]]:
         """Yield steps, each with a plan of one rank per unfinished sequence, until no rank is masked."""
-        step = 0
         while state.num_masked.any():
-            yield step, state.num_masked.clamp(max=1)
-            step += 1
+            yield self._step, state.num_masked.clamp(max=1)
+            self._step += 1
 
 
 class EntropyBoundUnmasking(AdaptiveUnmasking):
@@ -344,30 +350,24 @@ class ParallelSampler:
         self.certainty, self.window = certainty, window
         self.needs_measures = certainty is not None or rule.is_adaptive
 
-    def run(self, first_step: int, after_step: Callable[[], None]) -> int:
-        """
-        Unmask all masked positions, starting at step `first_step`, and return the index of the step after the last one.
-
-        `after_step` is called after each step that unmasked at least one position.
-        """
-        state, step = self.state, -1
+    def run(self) -> Iterator[None]:
+        """Unmask all masked positions, and yield after each step that unmasked at least one of them."""
         # The block of each rank (batch, n). Candidates move only within their block, so it does not change.
-        blocks = state.blocks.cpu() if self.needs_measures else None
-        for step, num_planned in self.rule.steps(state):
+        blocks = self.state.blocks.cpu() if self.needs_measures else None
+        for step, num_planned in self.rule.steps(self.state):
             num_queries = num_planned if blocks is None else self._count_candidates(num_planned, blocks)
             if not num_queries.any():
-                continue  # nothing to unmask in this step, so no forward pass
+                continue  # no forward pass
             sigma = self.rule.noise_level(step)
-            result = state.query(num_queries) if sigma is None else state.query(num_queries, sigma)
+            result = self.state.query(num_queries) if sigma is None else self.state.query(num_queries, sigma)
             sampled = self.sampler.sample(result, self._measure if self.needs_measures else None)
             if self.needs_measures:
-                num_unmasked = self._commit_selected(result, sampled, num_queries, num_planned, step, first_step)
+                num_unmasked = self._commit_selected(result, sampled, num_queries, num_planned, step)
             else:
                 num_unmasked = num_planned
-                state.commit(sampled.tokens, result.indices, num_planned, sampled.logprobs, first_step + step)
+                self.state.commit(sampled.tokens, result.indices, num_planned, sampled.logprobs, step)
             if num_unmasked.any():
-                after_step()
-        return first_step + step + 1
+                yield
 
     def _measure(self, logits: torch.Tensor, probabilities: torch.Tensor) -> dict[str, torch.Tensor]:
         values = self.rule.measure(logits, probabilities)
@@ -398,48 +398,26 @@ class ParallelSampler:
         num_queries: torch.LongTensor,
         num_planned: torch.LongTensor,
         step: int,
-        first_step: int,
     ) -> torch.LongTensor:
-        """Move the selected candidates to the next masked ranks, commit them, and return their number (batch,)."""
-        device = result.ranks.device
-        context = to_device(self.state.num_context, device)
-        # Index of the entry of `result` for each candidate, (batch, columns); -1 in columns without a candidate.
-        queries = torch.full((len(context), int(num_queries.max())), -1, device=device)
-        queries[result.sequences, result.ranks - context[result.sequences]] = torch.arange(
-            len(result.ranks), device=device
-        )
-        preference = self._sort_candidates(queries, result, sampled)
-        preferred = queries.gather(1, preference)
-        measures = {name: values[preferred] for name, values in sampled.measures.items()}
-        is_selected = self.rule.select(step, Candidates(preferred >= 0, num_planned, measures))
-        front = (~is_selected).long().argsort(dim=1, stable=True)
-        self._move_candidates(preference.gather(1, front), num_queries)
-
+        """Unmask the candidates that the rule selects, and return their number (batch,). Tensors are (batch, width)."""
+        state, device, width = self.state, result.ranks.device, int(num_queries.max())
+        # 1. Store the predictions of all candidates at their masked ranks.
+        state.draft(sampled.tokens, result.indices, sampled.logprobs)
+        # 2. Sort the candidates of each sequence: by block, then by certainty. Columns without a candidate stay last.
+        is_candidate = torch.arange(width, device=device) < to_device(num_queries, device)[:, None]
+        measures = {name: state.arrange(values, result, width) for name, values in sampled.measures.items()}
+        preference = torch.arange(width, device=device).expand_as(is_candidate)
+        if self.certainty is not None:
+            blocks = state.arrange(state.blocks[result.indices], result, width)
+            preference = (-measures["certainty"]).argsort(dim=1, stable=True)
+            preference = group_orders(preference, blocks.masked_fill(~is_candidate, state.ids.shape[1]))
+        # 3. Select candidates.
+        measures = {name: values.gather(1, preference) for name, values in measures.items()}
+        is_selected = self.rule.select(step, Candidates(is_candidate, num_planned, measures))
         num_selected = is_selected.sum(dim=1).cpu() if self.rule.is_adaptive else num_planned
-        sequences, columns = leading_indices(num_selected, device)
-        chosen = preferred.gather(1, front)[sequences, columns]
-        indices: Indices = sequences, context[sequences] + columns
-        self.state.commit(sampled.tokens[chosen], indices, num_selected, sampled.logprobs[chosen], first_step + step)
+        # 4. Move the selected candidates to the front, and unmask them.
+        may_move = self.certainty is not None or not self.rule.takes_leading
+        if may_move and width > 1:
+            state.reorder_masked(preference.gather(1, (~is_selected).long().argsort(dim=1, stable=True)))
+        state.unmask(state.next_ranks(num_selected), num_selected, step)
         return num_selected
-
-    def _sort_candidates(
-        self, queries: torch.LongTensor, result: QueryResult, sampled: SampledTokens
-    ) -> torch.LongTensor:
-        """Return the columns of `queries` (batch, columns) in order of preference: by block, then by certainty."""
-        if self.certainty is None:
-            return torch.arange(queries.shape[1], device=queries.device).expand_as(queries)
-        keys = torch.stack((self.state.blocks[result.indices].double(), -sampled.measures["certainty"]))
-        blocks, uncertainty = keys[:, queries].masked_fill(queries < 0, float("inf"))
-        preference = uncertainty.argsort(dim=1, stable=True)
-        return preference.gather(1, blocks.gather(1, preference).argsort(dim=1, stable=True))
-
-    def _move_candidates(self, columns: torch.LongTensor, num_queries: torch.LongTensor) -> None:
-        """Reorder the candidates in the state: candidate `columns[b, j]` of sequence b becomes candidate j."""
-        if columns.shape[1] == 1 or (self.certainty is None and self.rule.takes_leading):
-            return  # already in this order
-        device = columns.device
-        context = to_device(self.state.num_context, device)
-        ranks = torch.arange(self.state.ids.shape[1], device=device).repeat(len(context), 1)
-        sequences, candidates = leading_indices(num_queries, device)
-        ranks[sequences, context[sequences] + candidates] = context[sequences] + columns[sequences, candidates]
-        self.state.reorder(ranks)

@@ -138,7 +138,7 @@ def check_orders(name: str, orders: torch.Tensor, batch_size: int, length: int) 
     check_tensor(name, orders)
     if tuple(orders.shape) != (batch_size, length):
         raise ValueError(
-            f"`{name}` must have one order per sequence, that is, shape ({batch_size}, {length}), but has shape "
+            f"`{name}` must have one order for each (returned) sequence, that is, shape ({batch_size}, {length}), but has shape "
             f"{tuple(orders.shape)}."
         )
     check_integer_dtype(name, orders)

@@ -5,30 +5,30 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 
-.PHONY: quickstart findings sudoku gpu test test-quantization test-transformers test-lowest lint format clean
+.PHONY: quickstart findings sudoku gpu test test-studies test-quantization test-transformers test-lowest lint format clean
 
 quickstart: $(INSTALLED)
 	$(BIN)/python training/pretrain.py training/configs/quickstart.yaml
-	$(BIN)/python eval/benchmarks/quickstart_report.py runs/quickstart
+	@echo "Held-out bits per byte, the training loss and samples: runs/quickstart/report.md"
 
 # Compare training orders, target injection, moving averages, and a decoder with an encoder, with three seeds (Findings 1,
 # 2, 3 and 6, and Figures 7 to 9 of the paper).
 findings: $(INSTALLED)
-	$(BIN)/python eval/benchmarks/study.py training/configs/study_paper.yaml
+	$(BIN)/python eval/studies/runner/study.py eval/studies/paper/paper.yaml
 
 # Train an any-order model on Sudoku, and let it solve held-out puzzles. This takes about 40 minutes of one CPU core. An
 # interrupted run continues where it stopped. To compare it with a left-to-right model and an encoder, with three seeds:
-#     make sudoku RECIPES="sudoku sudoku_left_to_right sudoku_encoder" SEEDS="0 1 2"
+#     make sudoku RECIPES="sudoku left_to_right encoder" SEEDS="0 1 2"
 SUDOKU := runs/sudoku
 RECIPES := sudoku
 SEEDS := 0
 
 sudoku: $(INSTALLED)
 	for seed in $(SEEDS); do for recipe in $(RECIPES); do \
-		$(BIN)/python training/pretrain.py training/configs/$$recipe.yaml --seed $$seed \
+		$(BIN)/python training/pretrain.py eval/studies/sudoku/$$recipe.yaml --seed $$seed \
 			--output_dir $(SUDOKU)/$$recipe-$$seed || exit; \
 	done; done
-	$(BIN)/python eval/puzzles.py $(foreach recipe,$(RECIPES),$(SEEDS:%=$(SUDOKU)/$(recipe)-%)) \
+	$(BIN)/python eval/studies/sudoku/puzzles.py $(foreach recipe,$(RECIPES),$(SEEDS:%=$(SUDOKU)/$(recipe)-%)) \
 		--output_dir $(SUDOKU)/results
 
 # Test and measure on an NVIDIA GPU: generation (Figure 5 of the paper), memory and training. Complete parts, such as
@@ -71,6 +71,10 @@ $(GPU)/training: | $(INSTALLED)
 
 test: $(INSTALLED)
 	$(BIN)/python -m pytest --numprocesses 2
+
+# Run the tests of eval/studies.
+test-studies: $(INSTALLED)
+	$(BIN)/python -m pytest tests/studies --numprocesses 2
 
 # Run the tests of quantized models. torchao is installed in a separate folder, because if it is in the environment, it
 # prints messages whenever Transformers is imported.

@@ -9,6 +9,8 @@ dataset, one per row.
 
 import glob
 import hashlib
+import importlib
+import inspect
 import logging
 import os
 import platform
@@ -20,7 +22,7 @@ import unicodedata
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
-from itertools import islice, product
+from itertools import islice
 from pathlib import Path
 from typing import Any, get_args
 
@@ -29,7 +31,6 @@ from datasets import Dataset, Features, IterableDataset, Value, load_dataset, lo
 from datasets.exceptions import DatasetGenerationCastError
 from datasets.table import CastError
 
-from common import facts, path_star, sudoku
 from common.data_arguments import DataArguments, SampleBy
 from common.files import hash_file
 from modeling_aogpt.validation import check_choice
@@ -79,27 +80,33 @@ def python_stdlib() -> Iterator[tuple[str, str]]:
                 yield relative.as_posix(), file.read()
 
 
+Maker = Callable[[], Iterator[tuple[str, str]]]
 # Functions that yield pairs (key, text). A hash of the key decides whether the text belongs to the validation split.
-BUILT_IN: dict[str, Callable[[], Iterator[tuple[str, str]]]] = {
-    "unicode-names": unicode_names,
-    "python-stdlib": python_stdlib,
-    "facts": facts.training_texts,
-}
-# For each corpus of puzzles, a function that returns `count` puzzles that are in neither split, as pairs of texts:
-# one with `_` for each missing character, and the same text with all characters.
-TEST_PUZZLES: dict[str, Callable[..., list[tuple[str, str]]]] = {}
-_SUDOKU_FORMS = (("", "grid"), ("-clues", "clues"), ("-puzzles", "puzzle"), ("-moves", "moves"))
-for _size, (_suffix, _form) in product(sudoku.BOXES, _SUDOKU_FORMS):
-    BUILT_IN[f"sudoku-{_size}{_suffix}"] = partial(sudoku.training_texts, _size, _form)
-    TEST_PUZZLES[f"sudoku-{_size}{_suffix}"] = partial(sudoku.held_out_texts, _size, _form)
-for _shape in path_star.SHAPES:
-    BUILT_IN["path-star-{}-{}".format(*_shape)] = partial(path_star.training_texts, *_shape)
-    TEST_PUZZLES["path-star-{}-{}".format(*_shape)] = partial(path_star.held_out_texts, *_shape)
+BUILT_IN: dict[str, Maker] = {"unicode-names": unicode_names, "python-stdlib": python_stdlib}
 
 
-def _load_built_in(arguments: DataArguments) -> dict[str, Dataset]:
+def is_made(name: str) -> bool:
+    """Return whether `name` is a built-in corpus or a function (`package.module:function`) that yields the texts."""
+    return name in BUILT_IN or re.fullmatch(r"[\w.]+:\w+", name) is not None
+
+
+def find_maker(name: str) -> Maker:
+    """Return the function that yields the pairs (key, text) of a corpus with `is_made`."""
+    if name in BUILT_IN:
+        return BUILT_IN[name]
+    module, _, function = name.partition(":")
+    try:
+        return getattr(importlib.import_module(module), function)
+    except (ImportError, AttributeError) as error:
+        raise ValueError(
+            f"The corpus {name!r} must be MODULE:FUNCTION, but cannot be imported ({error}). Check the names, and add "
+            "the folder of the module to the environment variable PYTHONPATH."
+        ) from error
+
+
+def _load_made(arguments: DataArguments) -> dict[str, Dataset]:
     texts: dict[str, list[str]] = {"train": [], "validation": []}
-    for key, text in _make_texts(BUILT_IN[arguments.corpus[0]]):
+    for key, text in _make_texts(arguments.corpus[0]):
         texts["validation" if is_held_out(key, arguments.validation_fraction) else "train"].append(text)
     for split, documents in texts.items():
         if not documents:
@@ -107,20 +114,24 @@ def _load_built_in(arguments: DataArguments) -> dict[str, Dataset]:
     return {split: make_dataset(documents) for split, documents in texts.items()}
 
 
-def _make_texts(function: Callable[[], Iterator[tuple[str, str]]]) -> Iterator[tuple[str, str]]:
-    """Return the pairs (key, text) of a built-in corpus. Those of Sudoku, which take minutes to make, are cached."""
-    if getattr(function, "func", None) is not sudoku.training_texts:
-        return function()
-    version = hash_file(Path(sudoku.__file__)), platform.python_version()
-    rows = Dataset.from_generator(_make_pairs, gen_kwargs={"function": function, "version": version})
+def _make_texts(name: str) -> Iterator[tuple[str, str]]:
+    """Return the pairs (key, text) of a corpus. Those of a function that is not built in are cached."""
+    maker = find_maker(name)
+    if name in BUILT_IN:
+        return maker()
+    version = _hash_module(name), platform.python_version()
+    rows = Dataset.from_generator(_make_pairs, gen_kwargs={"name": name, "version": version})
     return zip(rows["key"], rows["text"], strict=True)
 
 
-def _make_pairs(
-    function: Callable[[], Iterator[tuple[str, str]]], version: tuple[str, str]
-) -> Iterator[dict[str, str]]:
+def _make_pairs(name: str, version: tuple[str, str]) -> Iterator[dict[str, str]]:
     """Yield the pairs as rows. `datasets` identifies them in its cache by the arguments, so `version` is not used."""
-    return ({"key": key, "text": text} for key, text in function())
+    return ({"key": key, "text": text} for key, text in find_maker(name)())
+
+
+def _hash_module(name: str) -> str:
+    """Return the SHA-256 of the module of a corpus MODULE:FUNCTION."""
+    return hash_file(Path(inspect.getfile(sys.modules[name.partition(":")[0]])))
 
 
 def make_dataset(documents: list[str]) -> Dataset:
@@ -191,8 +202,8 @@ def load_corpus(arguments: DataArguments) -> dict[str, Split]:
     check_choice("sample_by", arguments.sample_by, get_args(SampleBy))
     name = _check_corpus(arguments)
     options = {"sample_by": arguments.sample_by, "num_proc": arguments.preprocessing_num_workers}
-    if name in BUILT_IN:
-        loaded = _load_built_in(arguments)
+    if is_made(name):
+        loaded = _load_made(arguments)
     elif is_hub_name(name):
         loaded = _load_hub(arguments)
     else:
@@ -254,17 +265,17 @@ def _check_corpus(arguments: DataArguments, is_streamed: bool = False) -> str:
     if not arguments.corpus:
         raise ValueError(f"`corpus` is empty. Set `corpus` to one of {sorted(BUILT_IN)}, files, or a Hub dataset.")
     name = arguments.corpus[0]
-    is_whole = name in BUILT_IN or is_hub_name(name)
-    others = [*arguments.corpus[1:], *(arguments.validation_files if name in BUILT_IN else [])]
+    is_whole = is_made(name) or is_hub_name(name)
+    others = [*arguments.corpus[1:], *(arguments.validation_files if is_made(name) else [])]
     if is_whole and others:
         raise ValueError(
             f"The corpus {name!r} cannot be combined with {', '.join(others)}. Use {name!r} alone: remove the others "
             "from `corpus` or `validation_files`."
         )
-    if name in BUILT_IN and is_streamed:
+    if is_made(name) and is_streamed:
         raise ValueError(
-            f"The built-in corpus {name!r} cannot be streamed. Remove `streaming`, or set `corpus` to files or a Hub "
-            "dataset."
+            f"The corpus {name!r} cannot be streamed, because a function makes it. Remove `streaming`, or set `corpus` "
+            "to files or a Hub dataset."
         )
     if is_whole and arguments.sample_by != "line" and not arguments.validation_files:
         raise ValueError(
@@ -273,7 +284,7 @@ def _check_corpus(arguments: DataArguments, is_streamed: bool = False) -> str:
         )
     hub_options = ("corpus_config", "corpus_revision", "validation_split", "train_split")
     given = [key for key in hub_options if getattr(arguments, key) != getattr(DataArguments, key)]
-    if given and (name in BUILT_IN or not is_whole):
+    if given and (is_made(name) or not is_whole):
         raise ValueError(
             f"{' and '.join(f'`{key}`' for key in given)} can only be set for a Hub dataset, but the corpus is "
             f"{name!r}. Remove these options." + ("" if is_whole else " To hold out files, set `validation_files`.")
@@ -324,7 +335,7 @@ def no_text_error(split: str, arguments: DataArguments, is_hashed: bool = False)
     """Return the error for a split without text. With `is_hashed`, hashes decide which documents are in the split."""
     files = arguments.validation_files if split == "validation" else []
     hint = f", or change `validation_fraction` ({arguments.validation_fraction})" if is_hashed else ""
-    if is_hashed and arguments.corpus[0] not in BUILT_IN and not is_hub_name(arguments.corpus[0]):
+    if is_hashed and not is_made(arguments.corpus[0]) and not is_hub_name(arguments.corpus[0]):
         hint += ". A single document cannot be divided: hold out another file with `validation_files`"
     return ValueError(
         f"The {split} split of {' '.join(files) or arguments.name} has no documents with text. Add documents{hint}."
@@ -335,11 +346,11 @@ def no_text_error(split: str, arguments: DataArguments, is_hashed: bool = False)
 
 
 def is_hub_name(name: str) -> bool:
-    """Return whether `name` looks like the name or folder of a Hub dataset, not like a file or a glob pattern."""
+    """Return whether `name` looks like the name or folder of a Hub dataset, not like a file, pattern or function."""
     if os.path.isdir(os.path.expanduser(name)):
         return True
     is_file = os.path.exists(name) or glob.has_magic(name) or name.startswith((".", "/", "~")) or name.count("/") > 1
-    return not is_file and not name.lower().endswith((*TEXT_SUFFIXES, *BUILDERS, *COMPRESSED))
+    return not is_file and not is_made(name) and not name.lower().endswith((*TEXT_SUFFIXES, *BUILDERS, *COMPRESSED))
 
 
 def _load_hub(arguments: DataArguments, streaming: bool = False) -> dict[str, Dataset] | dict[str, IterableDataset]:
@@ -510,11 +521,15 @@ def describe_sources(arguments: DataArguments) -> list[dict[str, Any]]:
     Return descriptions that identify the text of a corpus.
 
     For files, and for a dataset in a folder, this is the name, size and SHA-256 of every file; for a dataset of the
-    Hub, its name and commit; and for a built-in corpus, its name and the version of Python.
+    Hub, its name and commit; for a built-in corpus, its name and the version of Python; and for a corpus of a function,
+    also the SHA-256 of its module.
     """
     name = os.path.expanduser(arguments.corpus[0])
     if name in BUILT_IN:
         return [{"name": name, "python": platform.python_version()}]
+    if is_made(name):
+        find_maker(name)
+        return [{"name": name, "python": platform.python_version(), "sha256": _hash_module(name)}]
     if not is_hub_name(name):
         return _describe_files([*arguments.corpus, *arguments.validation_files])
     builder = load_dataset_builder(name, arguments.corpus_config, revision=arguments.corpus_revision)

@@ -20,10 +20,9 @@ class DataArguments(Options):
 
     corpus: list[str] = option(
         ["unicode-names"],
-        "Built-in corpus (`unicode-names`; `python-stdlib`; `sudoku-N`, `sudoku-N-clues`, `sudoku-N-puzzles` or "
-        "`sudoku-N-moves` with N = 4, 6 or 9; `path-star-2-5`, `path-star-5-5` or `path-star-2-10`; `facts`); or text, "
-        "JSONL, CSV or Parquet files, or glob patterns of such files, also compressed (such as .gz or .xz); or name or "
-        "folder of a Hub dataset.",
+        "Built-in corpus (`unicode-names` or `python-stdlib`); or text, JSONL, CSV or Parquet files, or glob patterns "
+        "of such files, also compressed (such as .gz or .xz); or name or folder of a Hub dataset; or a function "
+        "`module:function` that yields pairs (key, text).",
     )
     corpus_config: str | None = option(None, "Configuration of the Hub dataset.")
     corpus_revision: str | None = option(None, "Revision of the Hub dataset.")

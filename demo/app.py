@@ -42,8 +42,8 @@ MIN_WIDTH = 260  # pixels; narrower sliders cut off their labels
 # of the corpus.
 EXAMPLES = ["LATIN _ LETTER _ WITH _", "GREEK _ LETTER _", "_ DIGIT _", "_ _ LETTER _"]
 TEMPERATURE = 0.7
-# Minimal puzzles, each with one solution, whose grids no training corpus contains. They are the output of
-# python -c "from common.sudoku import *; print(*(to_text(puzzle) for puzzle, _ in held_out_puzzles(6, 12)), sep='\n')"
+# Minimal puzzles, each with one solution, whose grids no training corpus contains: held_out_puzzles(6, 12) of
+# eval/studies/sudoku/corpus.py.
 PUZZLES = [
     "....65.5....4....2........14..5.6.3.",
     "...4..1...6....5......236.3.....2.5.",
@@ -479,7 +479,7 @@ def load_sudoku(name: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     if (length := model.config.max_position_embeddings) != 37:
         sys.exit(
             f"error: The model {name!r} is not a 6 x 6 Sudoku model. Its sequences have {length} tokens, but must "
-            "have 37: the cells, line by line, and end-of-text. Train such a model with training/configs/sudoku.yaml."
+            "have 37: the cells, line by line, and end-of-text. Train one with eval/studies/sudoku/sudoku.yaml."
         )
     return model, tokenizer
 

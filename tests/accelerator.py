@@ -24,10 +24,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.backend_registration import _DummyBackendModule, _setup_privateuseone_for_python_backend
 from transformers import PreTrainedModel
 
-from eval.benchmarks.context_orders import score_context_orders
-from eval.benchmarks.study_scores import infilling_nats
 from eval.infilling import Filler, Gap
-from eval.puzzles import decode
 from modeling_aogpt import AOGPTForAnyOrderLM, AOGPTForCausalLM, AOGPTForMaskedLM, MDMEncoderForMaskedLM
 from tests.references import random_encoder, random_model, seeded, with_class
 from training.objectives import AnyOrderObjective, MaskedDiffusionObjective, ScoreEntropyObjective
@@ -317,23 +314,6 @@ def fill_gap(model: PreTrainedModel, put: Callable) -> torch.Tensor:
     return put(torch.tensor([*tokens, filler.nats(gap, only_before=True)], dtype=torch.float64))
 
 
-def make_decoding(name: str) -> Callable[[Any, Callable], torch.Tensor]:
-    return lambda model, put: put(decode(model, put(PARTLY_MASKED), put(IDS), name, seed=0)[2].cpu())
-
-
-def evaluations() -> dict[str, Callable[[Any, Callable], torch.Tensor]]:
-    """Return computations of the scripts in `eval`, which start and end on the CPU."""
-    targets, context = IDS.amax(dim=1, keepdim=True) == IDS, IDS % 2 == 0
-    names = ("confidence, refined", "confidence, no cache", "confidence, best of 16", "random, speculative")
-    return {
-        "infilling": fill_gap,
-        "context orders": lambda model, put: put(
-            score_context_orders(model, IDS, targets & ~context, context & ~targets, 2, seeded())
-        ),
-        "random halves": lambda model, put: put(torch.tensor(infilling_nats(model, put(IDS)))),
-    } | {name: make_decoding(name) for name in names}
-
-
 Scenario = tuple[PreTrainedModel, Callable[[Any, Callable], torch.Tensor]]
 
 
@@ -344,7 +324,7 @@ def scenarios() -> dict[str, Scenario]:
     speculate = {name: make_generation(arguments) for name, arguments in SPECULATE.items()}
     found = {f"decoder: {name}": (decoder, run) for name, run in (generate | speculate | SCORE | SCORE_ORDERS).items()}
     found |= {f"encoder: {name}": (encoder, run) for name, run in (encoder_runs | SCORE).items()}
-    found |= {f"evaluation: {name}": (decoder, run) for name, run in evaluations().items()}
+    found["evaluation: infilling"] = decoder, fill_gap
     found["encoder: conditional"] = encoder, SCORE_ORDERS["conditional"]
     score_network = random_encoder(target_injection="sigma")
     found["encoder: training"] = score_network, gradient_of_score
@@ -415,8 +395,13 @@ def run_scenario(
     return {"is_equal": is_equal, "waits": device.waits} | attention
 
 
-if __name__ == "__main__":
+def register_device() -> None:
+    """Register the simulated device, once in a process."""
     _setup_privateuseone_for_python_backend(NAME, Backend())
+
+
+if __name__ == "__main__":
+    register_device()
     outcomes = {name: run_scenario(*scenario, to_device) for name, scenario in scenarios().items()}
     for name, scenario in scenarios_of_two_devices().items():
         outcomes[f"two devices: {name}"] = run_scenario(*scenario, spread)

@@ -17,7 +17,6 @@ from training.command_line import parse_arguments
 from training.settings import SCHEDULE, check_same_run, to_settings
 
 CONFIGS = sorted((Path(__file__).parents[1] / "training" / "configs").glob("*.yaml"))
-CONFIGS = [path for path in CONFIGS if not path.stem.startswith("study")]  # these are read by eval/benchmarks/study.py
 ENCODER = "architecture: encoder"
 MASKED_DIFFUSION = f"{ENCODER}\nobjective: masked_diffusion"
 

@@ -46,9 +46,6 @@ WRONG = [
     ("eval/generative.py nowhere --output-dir out --length 0", "`length` must be at least 1, but is 0"),
     ("eval/infilling.py folder", "has no results.json, so the run is not finished"),
     ("eval/infilling.py", None),
-    ("eval/puzzles.py folder", "has no results.json, so the run is not finished"),
-    ("eval/puzzles.py folder --num_puzzles 0", "`num_puzzles` must be at least 1, but is 0"),
-    ("eval/reversal.py folder", "has no results.json, so the run is not finished"),
     ("eval/tables.py none.json", "none.json"),
     ("eval/tables.py list.json", "list.json has no model, .*not written by eval/zero_shot.py"),
     ("eval/watch.py nowhere", "There is no model 'nowhere'"),
@@ -56,24 +53,9 @@ WRONG = [
     ("eval/zero_shot.py nowhere", "Set either `text_file` or `datasets`"),
     ("eval/zero_shot.py gpt2 --text-file text.txt", "The weights of gpt2 are missing or damaged"),
     ("eval/zero_shot.py nowhere --text-file text.txt --output_dir text.txt", r"`output_dir` \(text.txt\) is a file"),
-    ("eval/benchmarks/context_orders.py damaged", "damaged/results.json is not a JSON file"),
-    ("eval/benchmarks/context_orders.py folder --max_ensemble 6", "`max_ensemble` must be a power of 2, but is 6"),
-    ("eval/benchmarks/context_orders.py", None),
-    ("eval/benchmarks/entropy.py --steps 0", "`steps` must be at least 1, but is 0"),
-    ("eval/benchmarks/likelihood_estimators.py damaged", "damaged/results.json is not a JSON file"),
-    ("eval/benchmarks/likelihood_estimators.py", None),
-    ("eval/benchmarks/likelihood_estimators.py folder --num_draws 3", "`num_draws` must be even, but is 3"),
-    ("eval/benchmarks/overview.py --results_dir nowhere", "nowhere"),
-    ("eval/benchmarks/quickstart_report.py damaged", "damaged/results.json is not a JSON file"),
-    ("eval/benchmarks/quickstart_report.py", None),
     ("eval/benchmarks/speed.py --size tiny --device nothing", r"`device` \(nothing\) does not exist"),
     ("eval/benchmarks/speed.py --model nowhere", "The weights of nowhere are missing"),
-    ("eval/benchmarks/study.py text.txt", "text.txt cannot be read as YAML"),
-    ("eval/benchmarks/study.py list.json", "list.json must contain the mappings `settings`, `arms` and `questions`"),
-    ("eval/benchmarks/study.py", None),
     ("eval/benchmarks/speed.py --size tiny --contenders nobody", "`contenders` must be one of 'decoder', 'no-lemma'"),
-    ("eval/benchmarks/speed_quality.py nowhere --output_dir out", "There is no model 'nowhere'"),
-    ("eval/benchmarks/speed_quality.py --output_dir out", None),
     ("eval/benchmarks/training_speed.py --steps 0", "`steps` must be at least 1, but is 0"),
     ("model_cards/publish.py folder somebody/model", "neither a finished run nor a model folder"),
     ("model_cards/check_staged.py folder", "Usage: python -I check_staged.py FOLDER EXPECTED.safetensors"),
@@ -179,10 +161,21 @@ def test_commands_report_errors_without_a_traceback(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    check_error(command, message, tiny_tokenizer, monkeypatch, capsys)
+
+
+def check_error(
+    command: str,
+    message: str | None,
+    tokenizer: PreTrainedTokenizerFast,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Run a command in the working folder, and check its error. It must leave no folders."""
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     files = {"text.txt": "[", "list.json": "[]", "empty.txt": "", "damaged/results.json": "{", "folder/some.txt": ""}
     GPT2Config(n_embd=4, n_layer=1, n_head=1).save_pretrained("gpt2")
-    tiny_tokenizer.save_pretrained("gpt2")
+    tokenizer.save_pretrained("gpt2")
     Path("gpt2/model.safetensors").write_text("damaged")
     for name, content in files.items():
         Path(name).parent.mkdir(exist_ok=True)
@@ -199,10 +192,18 @@ def test_commands_report_errors_without_a_traceback(
     assert {path for path in Path().rglob("*") if path.is_dir()} == folders
 
 
+def find_scripts(*folders: str) -> set[str]:
+    """Return the paths of all commands in some folders, without those of studies in `eval`."""
+    files = [(file, file.relative_to(ROOT).as_posix()) for folder in folders for file in (ROOT / folder).rglob("*.py")]
+    return {
+        name
+        for file, name in files
+        if '__name__ == "__main__"' in file.read_text() and not ("eval" in folders and "/studies/" in name)
+    }
+
+
 def test_the_errors_of_every_command_are_tested() -> None:
-    folders = ("common", "training", "eval", "model_cards")
-    files = (file for folder in folders for file in (ROOT / folder).rglob("*.py"))
-    commands = {file.relative_to(ROOT).as_posix() for file in files if '__name__ == "__main__"' in file.read_text()}
+    commands = find_scripts("common", "training", "eval", "model_cards")
     assert commands - {"eval/harness.py"} == {command.split()[0] for command, _ in WRONG}  # tested in test_harness.py
 
 

@@ -13,8 +13,10 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from datasets.exceptions import DatasetGenerationError
 
 from common.corpora import (
+    describe_sources,
     find_files,
     is_held_out,
     is_hub_name,
@@ -25,6 +27,7 @@ from common.corpora import (
     unicode_names,
 )
 from common.data_arguments import DataArguments
+from common.files import hash_file
 
 pytestmark = pytest.mark.usefixtures("datasets_cache")
 
@@ -279,10 +282,35 @@ def test_another_number_of_documents_is_an_error(lines: Path) -> None:
         ("*.x", False),
         ("./a", False),
         ("A.JSONL", False),
+        ("package.module:function", False),
     ],
 )
 def test_is_hub_name(name: str, is_hub: bool) -> None:
     assert is_hub_name(name) is is_hub
+
+
+def test_a_function_is_a_corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its texts are made once for each version of the module."""
+    monkeypatch.syspath_prepend(tmp_path)
+    module = tmp_path / "my_corpus.py"
+    module.write_text("def texts():\n    return ((str(number), f'text {number}') for number in range(20))\n")
+    arguments = DataArguments(["my_corpus:texts"], validation_fraction=0.3)
+    splits = {name: list(split) for name, split in load_corpus(arguments).items()}
+    assert splits["validation"] == [f"text {number}" for number in range(20) if is_held_out(str(number), 0.3)]
+    assert sorted([*splits["train"], *splits["validation"]]) == sorted(f"text {number}" for number in range(20))
+    [source] = describe_sources(arguments)
+    assert source["sha256"] == hash_file(module)
+    monkeypatch.setattr("my_corpus.texts", None)  # making the texts again would fail
+    assert {name: list(split) for name, split in load_corpus(arguments).items()} == splits
+    module.write_text("# changed")
+    with pytest.raises(DatasetGenerationError):
+        load_corpus(arguments)
+
+
+@pytest.mark.parametrize("name", ["no.such.module:texts", "common.corpora:no_such_function"])
+def test_a_function_that_does_not_exist_is_an_error(name: str) -> None:
+    with pytest.raises(ValueError, match="must be MODULE:FUNCTION"):
+        load_corpus(DataArguments([name]))
 
 
 def test_wrong_arguments_are_errors(lines: Path, tmp_path: Path) -> None:

@@ -321,7 +321,7 @@ def test_wrong_arguments_are_errors(arguments: DataArguments, changes: dict[str,
             r"^The validation split of .*lines\.txt has no .* `validation_fraction` \(0\.0\)",
         ),
         ({"validation_files": ["blank.txt"]}, r"^The validation split of \S*blank\.txt has no .* Add documents\.$"),
-        ({"corpus": ["sudoku-4"], "validation_fraction": 0.0}, r"^The validation split of sudoku-4 has no documents"),
+        ({"corpus": ["python-stdlib"], "validation_fraction": 0.0}, r"^The validation split of python-stdlib has no"),
     ],
 )
 def test_a_validation_split_without_text_is_an_early_error(

@@ -3,14 +3,16 @@
 """Markdown tables and matplotlib figures of reports."""
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from matplotlib.ticker import LogLocator, NullFormatter
+from matplotlib.ticker import LogLocator, NullFormatter, NullLocator
 from PIL import Image
 
 from common.files import atomic_file
@@ -50,6 +52,48 @@ def label_log_axis(axis: Axis, subs: Sequence[float] = (1, 2, 5)) -> None:
     axis.set_major_locator(LogLocator(subs=subs))
     axis.set_major_formatter("{x:g}")
     axis.set_minor_formatter(NullFormatter())
+
+
+@dataclass
+class Panel:
+    """
+    A plot of lines.
+
+    Attributes:
+        title: Title of the plot.
+        x_label: Label of the horizontal axis.
+        y_label: Label of the vertical axis, which is logarithmic.
+        lines: Points (x, y) of each line, by the name of the line.
+        has_log_x: Whether the horizontal axis is logarithmic, with a tick at each x of the lines.
+    """
+
+    title: str
+    x_label: str
+    y_label: str
+    lines: dict[str, list[tuple[float, float]]]
+    has_log_x: bool = True
+
+
+def save_panels(panels: Sequence[Panel], path: Path) -> None:
+    """Plot panels side by side. A line has the same color and marker in all panels, and one entry in the legend."""
+    figure = Figure(figsize=(5 * len(panels) + 2.5, 4.8), layout="constrained")
+    names = list(dict.fromkeys(name for panel in panels for name in panel.lines))
+    handles = {}
+    for axes, panel in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
+        for name, points in panel.lines.items():
+            number = names.index(name)
+            style = {"color": colormaps["turbo"]((number + 0.5) / len(names)), "marker": MARKERS[number % len(MARKERS)]}
+            (handles[name],) = axes.plot(*zip(*sorted(points), strict=True), **style, markersize=5, label=name)
+        axes.set(xlabel=panel.x_label, ylabel=panel.y_label, yscale="log")
+        label_log_axis(axes.yaxis)
+        if panel.has_log_x:
+            axes.set_xscale("log")
+            ticks = sorted({x for points in panel.lines.values() for x, _ in points})
+            axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+            axes.xaxis.set_minor_locator(NullLocator())
+        style_axes(axes, panel.title)
+    figure.legend(handles=[*handles.values()], loc="outside right upper", frameon=False, fontsize=8)
+    save_figure(figure, path)
 
 
 def save_figure(figure: Figure, path: Path, dpi: int = 150) -> None:

@@ -16,15 +16,13 @@ import json
 import re
 import sys
 import time
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from matplotlib import colormaps
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from common.commands import Options, Parser, one_line_errors, option, progress_bar
@@ -32,7 +30,7 @@ from common.files import write_json, write_text
 from common.hardware import hardware, versions
 from common.models import find_model, identity_of_weights, load_model, read_config
 from common.processes import start_accelerator
-from common.reports import MARKERS, save_figure, style_axes
+from common.reports import Panel, save_panels
 from common.results import check_is_no_run, default_length
 from eval.judging import Judge, Sample, distinct, make_samples, short_name, unigram_entropy
 from eval.tables import GENERATIVE, GENERATIVE_STEPS, generative_table
@@ -263,35 +261,16 @@ def draw_frontier(results: Sequence[dict[str, Any]], path: Path) -> None:
 
     There is one line for each model and number of steps. Each point of a line is a pair of top-p and temperature.
     """
-    figure = Figure(figsize=(12, 5.2), facecolor="white", layout="constrained")
-    left, right = figure.subplots(1, 2, sharex=True)
-    judge = short_name(results[0]["judge"])
-    for axes, average, title in ((left, "mean", "mean over samples"), (right, "pooled", "pooled over tokens")):
-        _draw_lines(axes, results, average)
-        axes.set_yscale("log")
-        axes.set_xlabel("mean unigram entropy of a sample (nats)")
-        axes.set_ylabel(f"generative perplexity by {judge}")
-        style_axes(axes, title)
-    figure.legend(*right.get_legend_handles_labels(), loc="outside right upper", frameon=False, fontsize=8)
-    save_figure(figure, path, dpi=130)
-
-
-def _draw_lines(axes: Axes, results: Sequence[dict[str, Any]], average: str) -> None:
-    models = list(dict.fromkeys(result["cell"]["model"] for result in results))
-    steps = sorted({result["cell"]["steps"] for result in results})
-    for (model_index, model), (step_index, count) in itertools.product(enumerate(models), enumerate(steps)):
-        points = sorted(
-            (result["entropy"], result["perplexity"][average])
-            for result in results
-            if (result["cell"]["model"], result["cell"]["steps"]) == (model, count)
-        )
-        axes.plot(
-            *zip(*points, strict=True),
-            color=colormaps["viridis"](0.9 * step_index / max(1, len(steps) - 1)),
-            marker=MARKERS[model_index % len(MARKERS)],
-            linewidth=1.3,
-            label=f"{short_name(model, models)}, {count} step{'s' * (count > 1)}",
-        )
+    models = {result["cell"]["model"] for result in results}
+    panels = []
+    for average, title in (("mean", "mean over samples"), ("pooled", "pooled over tokens")):
+        lines = defaultdict(list)
+        for result in results:
+            name = f"{short_name(result['cell']['model'], models)}, {result['cell']['steps']} steps"
+            lines[name].append((result["entropy"], result["perplexity"][average]))
+        axes = "mean unigram entropy of a sample (nats)", f"generative perplexity by {short_name(results[0]['judge'])}"
+        panels.append(Panel(title, *axes, lines, has_log_x=False))
+    save_panels(panels, path)
 
 
 @one_line_errors()

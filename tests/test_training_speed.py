@@ -70,10 +70,8 @@ def test_report_of_a_tiny_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert losses[1] == losses[2] == losses[3]  # activation checkpointing changes nothing
     written = (tmp_path / "README.md").read_text()
     assert "| float32 | 3 x 64 | ours |" in written
-    assert "The size is 2 layers of width 32, 64\n  positions and 512 ids." in written
     assert "| data / forward / backward / optimizer |" in written
     assert f"`python eval/benchmarks/training_speed.py {' '.join(options)}`" in written
-    assert "the mean\n  over the second half of its steps (2 of 3)." in written
 
 
 def test_implementations_take_turns_and_the_fastest_round_counts(
@@ -95,11 +93,10 @@ def test_implementations_take_turns_and_the_fastest_round_counts(
         assert (run["step_seconds"], run["all_seconds"], run["peak_flops"]) == (1.0, [2.0, 1.0, 4.0], 4e9)
     assert results["peak_flops"] == 8e9  # utilization is relative to the highest speed
     written = (tmp_path / "README.md").read_text()
-    assert "The implementations took turns in 3 rounds" in written
-    assert len([line for line in written.splitlines() if "| 1.00 | 1.00 |" in line and "% | 4 | " in line]) == 4
+    assert len([line for line in written.splitlines() if "| 1.00 | 1.00 |" in line and "% | 4 GFLOP/s | " in line]) == 4
 
 
-@pytest.mark.parametrize("kinds", [("plain",), ("ours, full",), tuple(training_speed.KINDS)])
+@pytest.mark.parametrize("kinds", [("plain",), tuple(training_speed.KINDS)])
 def test_implementations_without_memory_are_reported(
     kinds: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -156,15 +153,6 @@ def test_bf16_needs_bfloat16_instructions(monkeypatch: pytest.MonkeyPatch) -> No
         SystemExit, match=r"^error: `mixed_precision` is bf16, but this CPU has no bfloat16 instructions"
     ):
         training_speed.main(["--size", "tiny", "--mixed_precision", "bf16"])
-
-
-def test_bad_input_is_an_error_before_measuring(capsys: pytest.CaptureFixture) -> None:
-    with pytest.raises(SystemExit):
-        training_speed.main(["--size", "tiny", "--bf16", "8"])
-    (line,) = capsys.readouterr().err.splitlines()  # without the usage
-    assert line.startswith("error: unrecognized arguments: --bf16 8")
-    with pytest.raises(SystemExit, match=r"^error: `steps` must be at least 1, but is 0"):
-        training_speed.main(["--size", "tiny", "--steps", "0"])
 
 
 def test_each_measurement_is_a_new_process() -> None:

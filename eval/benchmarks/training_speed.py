@@ -10,10 +10,8 @@ The plain implementation, `PlainAOGPT`, has the design of the released code.
 
 Each implementation is measured in a new process. The implementations take turns for several rounds, so that other load
 on the machine affects all of them, and the fastest round of each one counts. The results are written after each
-process, so an interrupted run keeps its results. A step draws the orders, computes the loss and the gradients, clips
-the gradients, and updates the weights and their moving averages. The time is the mean over the second half of the
-steps. The memory is the peak memory of the process on a CPU, and of all tensors on a GPU. It includes the weights,
-their moving averages, the gradients and AdamW's moments.
+process, so an interrupted run keeps its results. The time of a step is the mean over the second half of the steps. The
+memory is the peak memory of the process on a CPU, and of all tensors on a GPU.
 """
 
 import sys
@@ -242,7 +240,7 @@ def format_table(results: dict[str, Any]) -> str:
     plain = next((run for run in results["runs"] if run["kind"] == "plain"), None)
     header = (
         *("precision", "tokens", "implementation", "seconds per step", "speed-up", "peak memory", "relative to plain"),
-        *("tokens/s", "utilization", "GFLOP/s of products", " / ".join(PARTS)),
+        *("tokens/s", "utilization", "speed of products", " / ".join(PARTS)),
     )
     rows = [
         (
@@ -251,7 +249,7 @@ def format_table(results: dict[str, Any]) -> str:
             f"{run['peak_bytes'] / 1e9:.2f} GB",
             f"{run['peak_bytes'] / plain['peak_bytes']:.2f}" if plain else "",
             *(f"{run['tokens_per_second']:.0f}", "unknown" if run["mfu"] is None else f"{run['mfu']:.0%}"),
-            f"{run['peak_flops'] / 1e9:,.0f}" if run["peak_flops"] else "unknown",
+            _format_flops(run["peak_flops"]),
             " / ".join(f"{share:.0%}" for share in run["shares"].values()),
         )
         for run in results["runs"]
@@ -262,34 +260,17 @@ def format_table(results: dict[str, Any]) -> str:
 
 def format_report(results: dict[str, Any]) -> str:
     """Return the report, which is written to README.md in the output folder."""
-    config, speed = AOGPTConfig(**SIZES[results["size_name"]]), results["peak_flops"]
-    peak = f"{speed / 1e9:,.0f} GFLOP/s" if speed else "an unknown speed"
-    return f"""# Training step of AO-GPT {results["size_name"]}
+    return (
+        f"# Training step of AO-GPT {results['size_name']}\n\n{format_table(results)}\n\n"
+        f"Written by `{results['command']}` on this device: {results['device']} ({results['threads']} threads, torch "
+        f"{results['versions']['torch']}). Utilization refers to {_format_flops(results['peak_flops'])}. The weights, "
+        f"their averages, gradients and moments take {results['state_bytes'] / 1e9:.2f} GB. docs/evaluation.md explains "
+        "the columns.\n"
+    )
 
-{format_table(results)}
 
-Written by `{results["command"]}`.
-
-* The measurement used torch {results["versions"]["torch"]} with {results["threads"]} threads on this device:
-  {results["device"]}.
-* The size is {config.num_hidden_layers} layers of width {config.hidden_size}, {config.max_position_embeddings}
-  positions and {config.vocab_size} ids.
-* The implementations took turns in {results["repeats"]} rounds. Each line shows the fastest round.
-* Each measurement ran in a new process. Its time is the mean
-  over the second half of its steps ({results["counted_steps"]} of {results["steps"]}).
-* Peak memory is that of the whole process on a CPU, and that of all tensors on a GPU. It includes the weights, their
-  averages, the gradients and AdamW's moments, which take {results["state_bytes"] / 1e9:.2f} GB.
-* *plain* (`PlainAOGPT`) has the design of the released code: it computes n + 1 rows, stores all logits in float32,
-  and computes the modulations of every row. Its AdamW is fused on a GPU, and updates one tensor at a time on a CPU.
-  *ours* is the training step of `training/pretrain.py`. *selective* and *full* are values of
-  `--activation_checkpointing`.
-* Utilization is relative to {peak}: the highest measured speed of float32 matrix products on a CPU, or the peak of a
-  GPU in bfloat16. It does not count recomputation and modulations.
-* On a CPU, *GFLOP/s of products* is the speed of such products right after the steps of the line. If it differs between
-  the lines, the speed of the machine changed, and the speed-up is less certain.
-* The last column has the share of each part of a step. *data* draws the orders. The forward pass of *ours* includes the
-  gradients of the head. *optimizer* includes clipping the gradients, and averaging the weights.
-"""
+def _format_flops(speed: float | None) -> str:
+    return f"{speed / 1e9:,.0f} GFLOP/s" if speed else "unknown"
 
 
 def summarize(
@@ -299,7 +280,8 @@ def summarize(
     Return the content of results.json.
 
     For each implementation, it contains the fastest of its `runs`, with the seconds of all of them (`all_seconds`) and
-    the model FLOPs utilization (`mfu`). `out_of_memory` lists the implementations that could not be measured.
+    the model FLOPs utilization (`mfu`), relative to the highest measured speed of matrix products. `out_of_memory`
+    lists the implementations that could not be measured.
     """
     config = AOGPTConfig(**SIZES[arguments.size])
     with torch.device("meta"):
@@ -308,9 +290,9 @@ def summarize(
     fastest = []
     for kind in dict.fromkeys(run["kind"] for run in runs):
         rounds = [run for run in runs if run["kind"] == kind]
-        seconds = [run["step_seconds"] for run in rounds]
-        run = rounds[seconds.index(min(seconds))]
+        run = min(rounds, key=lambda run: run["step_seconds"])
         flops = flops_per_token(config, run["length"]) * run["tokens_per_second"]
+        seconds = [run["step_seconds"] for run in rounds]
         fastest.append(run | {"all_seconds": seconds, "mfu": speed and flops / speed})
     return {
         "command": command_line(__file__, argv),

@@ -15,6 +15,7 @@ from transformers.utils import cached_file, extract_commit_hash
 
 from common.files import atomic_folder, hash_file
 from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM, MDMEncoderForMaskedLM
+from modeling_aogpt.conversion import read_index
 
 Model = AOGPTForAnyOrderLM | MDMEncoderForMaskedLM
 
@@ -71,7 +72,7 @@ def read_config(name_or_path: str | Path) -> AOGPTConfig:
     if not isinstance(config, AOGPTConfig):  # also the base class of MDMEncoderConfig
         raise ValueError(
             f"{name_or_path} is a model of type {config.model_type!r}, not a model of this package. Convert a causal "
-            "language model with training/convert_causal_lm.py, or a released checkpoint with "
+            "language model with training/conversion/causal_lm.py, or a released checkpoint with "
             "modeling_aogpt/convert_reference_checkpoint.py."
         )
     return config
@@ -90,6 +91,8 @@ def load_pretrained(model_class: Any, name_or_path: str | Path, **options: Any) 
         ValueError: If weights are missing, are damaged or have wrong shapes; for a model of this package, also if
             weights are not used. (A model of another package may contain a head that is not loaded.)
     """
+    for index in Path(name_or_path).glob("*.index.json"):
+        read_index(index)  # Transformers would also read files outside the folder
     try:
         model, report = model_class.from_pretrained(
             name_or_path, output_loading_info=True, trust_remote_code=False, **options

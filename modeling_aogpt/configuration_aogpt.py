@@ -224,6 +224,14 @@ class AOGPTConfig(PreTrainedConfig):
                 setattr(self, name, int(value))  # integers of NumPy cannot be written to config.json
         self.validate()
 
+    def to_diff_dict(self) -> dict[str, Any]:
+        """Return what config.json contains. A mask id with the default value is left out if it is not in the table."""
+        settings = super().to_diff_dict()
+        # If the code of this package is not loaded, AutoTokenizer reads config.json, and would warn about this id.
+        if settings.get("mask_token_id") == self.num_valid_tokens == self.vocab_size:
+            del settings["mask_token_id"]
+        return settings
+
     def validate(self) -> None:
         """
         Raise a `ValueError` if a value is not allowed.

@@ -11,22 +11,20 @@ SOURCE is a `.pt` file of AO-GPT or sigma-GPT (Hub repository `Cauthyyy/AO-GPT-M
 """
 
 import argparse
-import json
 import os
 import sys
 import tempfile
 import zipfile
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 from torch import nn
 
 from .configuration_aogpt import GPT2_PADDED_VOCAB_SIZE, GPT2_VOCAB_SIZE, AOGPTConfig, MDMEncoderConfig
-from .modeling_aogpt import AOGPTForAnyOrderLM, AOGPTWithHead, compute_frequencies
+from .conversion import Blueprint, ReleasedArchitecture, Tensors, read_json, read_tensors
+from .modeling_aogpt import AOGPTForAnyOrderLM, compute_frequencies
 from .modeling_mdm_encoder import MDMEncoderForMaskedLM
 from .tokenization import load_matching_tokenizer
 
@@ -69,24 +67,6 @@ ENCODER_HEAD = {
     "output_layer.adaLN_modulation": "model.modulation.proj",
     "output_layer.linear": "lm_head",
 }
-
-
-@dataclass(frozen=True)
-class ReleasedArchitecture:
-    """
-    Names and settings of a released architecture.
-
-    `embeddings`, `block` and `head` map names of modules in released files to names in this package. `settings` are the
-    settings of the configuration that differ from its defaults. `published_weights` are the weights with which the
-    published numbers were computed: `"ema"` or `"live"` (see [`convert`]).
-    """
-
-    name: str
-    embeddings: dict[str, str]
-    block: dict[str, str]
-    head: dict[str, str]
-    settings: dict[str, Any] = field(default_factory=dict)
-    published_weights: str = "ema"
 
 
 AOGPT = ReleasedArchitecture(
@@ -157,7 +137,8 @@ MDLM_SETTINGS = {
     "cond_dim": "target_embedding_size",
     "vocab_size": "vocab_size",
 }
-TIED = ("lm_head.weight", "transformer.wte.weight")
+OTHER_CONVERTER = "To convert a Llama, Qwen or GPT-2, use training/conversion/causal_lm.py."
+RELEASED = "Pass a .pt file of the Hub repository Cauthyyy/AO-GPT-MDM."
 
 
 def convert(
@@ -211,21 +192,18 @@ def load_decoder(source: Path, weights: str | None) -> AOGPTForAnyOrderLM:
     """Load an AO-GPT or sigma-GPT from a released `.pt` file (see [`convert`] for the arguments)."""
     checkpoint = read_checkpoint(source)
     tensors = {name.removeprefix("_orig_mod."): tensor for name, tensor in checkpoint["model"].items()}
-    architecture = detect_architecture(tensors, source)
-    config = read_config(checkpoint, architecture, tensors, source)
-    model, names, shapes = make_empty_model(AOGPTForAnyOrderLM, config, architecture)
-    check_tensors(tensors, shapes, f"The tensors of {source} do not fit its model_args ({architecture.name})")
-    if config.tie_word_embeddings and not torch.equal(*(tensors[name] for name in TIED)):
+    if "transformer.wtpe.weight" not in tensors:
         raise ValueError(
-            f"The tensors {TIED[0]} and {TIED[1]} of {source} differ, but must be the same in {architecture.name}. "
-            "Download the file again."
+            f"{source} is not a released AO-GPT or sigma-GPT file: it has no tensor transformer.wtpe.weight. Its "
+            f"tensors are {', '.join(list(tensors)[:3])}, ... {RELEASED}"
         )
+    architecture = AOGPT if any("adaLN" in name for name in tensors) else SIGMA_GPT
+    config = read_config(checkpoint, architecture, tensors, source)
+    blueprint = Blueprint.make(AOGPTForAnyOrderLM, config, architecture)
+    blueprint.check(tensors, str(source), f"its model_args ({architecture.name})")
     if (weights or architecture.published_weights) == "ema":
-        tensors = read_moving_averages(checkpoint, shapes, config.tie_word_embeddings, source)
-
-    model.load_state_dict(split_tensors(names, tensors), assign=True)
-    model.tie_weights()
-    return model.eval()
+        tensors = read_moving_averages(checkpoint, blueprint, source)
+    return blueprint.load(tensors)
 
 
 def load_encoder(source: Path, weights: str | None) -> MDMEncoderForMaskedLM:
@@ -234,30 +212,30 @@ def load_encoder(source: Path, weights: str | None) -> MDMEncoderForMaskedLM:
         raise ValueError(
             f"{source} is the folder of an encoder, which has only one set of weights. Remove `weights` (--weights)."
         )
-    settings, tensors = read_folder(source)
-    if isinstance(settings, dict) and settings.get("model_type") == "mdlm":
-        architecture, config = MDLM, read_mdlm_config(settings, MDLM, source)
-        tensors = {name.removeprefix("backbone."): tensor for name, tensor in tensors.items()}
-    else:
-        architecture = SEDD if "sigma_map.mlp.0.weight" in tensors else RADD
-        config = read_encoder_config(settings, architecture, source)
-    model, names, shapes = make_empty_model(MDMEncoderForMaskedLM, config, architecture)
+    if not (source / "config.json").is_file():
+        raise ValueError(
+            f"{source} is a folder without config.json. Pass a released .pt file of AO-GPT or sigma-GPT, or a folder "
+            f"of SEDD, RADD or MDLM. {OTHER_CONVERTER}"
+        )
+    settings = read_json(source / "config.json")
+    tensors = {name.removeprefix("backbone."): tensor for name, tensor in read_tensors(source).items()}
+    is_mdlm = settings.get("model_type") == "mdlm"
+    architecture = MDLM if is_mdlm else SEDD if "sigma_map.mlp.0.weight" in tensors else RADD
+    config = (read_mdlm_config if is_mdlm else read_encoder_config)(settings, architecture, source)
+    blueprint = Blueprint.make(MDMEncoderForMaskedLM, config, architecture)
     # The file also contains the rotary frequencies. They are compared with those of the configuration, because no other
     # tensor shows whether the number of heads and the base are right.
     frequencies, _ = compute_frequencies(config, torch.device("cpu"))
     given = tensors.pop("rotary_emb.inv_freq", frequencies)
-    problem = f"The tensors of {source} do not fit its config.json ({architecture.name})"
     if given.shape != frequencies.shape or not torch.allclose(given.float(), frequencies, rtol=1e-3, atol=0):
         raise ValueError(
-            f"{problem}: rotary_emb.inv_freq does not have the frequencies of base "
-            f"{config.rope_parameters['rope_theta']:g} and n_heads={config.num_attention_heads}. Download the folder "
-            "again."
+            f"The tensors of {source} do not fit its config.json: rotary_emb.inv_freq does not have the frequencies of "
+            f"base {config.rope_parameters['rope_theta']:g} and n_heads={config.num_attention_heads}. Download the "
+            "folder again."
         )
-    check_tensors(tensors, shapes, problem)
-    model.load_state_dict(split_tensors(names, tensors), assign=True)
-    if architecture is MDLM:
-        model = remove_noise_level(model, read_mdlm_config(settings, RADD, source))
-    return model.eval()
+    blueprint.check(tensors, str(source), f"its config.json ({architecture.name})")
+    model = blueprint.load(tensors)
+    return remove_noise_level(model, read_mdlm_config(settings, RADD, source)) if is_mdlm else model
 
 
 @torch.no_grad()
@@ -292,75 +270,77 @@ def remove_noise_level(model: MDMEncoderForMaskedLM, config: MDMEncoderConfig) -
         weights[f"{prefix}mlp.down_proj.bias"] *= mlp_gate
     modulate_norm("model.norm", *modulation("model.", 2))
 
-    with torch.device("meta"):
-        converted = MDMEncoderForMaskedLM(config)
-    converted.load_state_dict({name: weights[name].to(dtype) for name in converted.state_dict()}, assign=True)
-    return converted
-
-
-def read_folder(source: Path) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
-    """Return the contents of `config.json`, and the tensors of `model.safetensors`, in a released folder."""
-    config, weights = source / "config.json", source / "model.safetensors"
-    for path in (config, weights):
-        if not path.is_file():
-            raise ValueError(
-                f"{source} is a folder without {path.name}. Pass a released .pt file of AO-GPT or sigma-GPT, or a "
-                "folder of SEDD, RADD or MDLM. To convert a Llama, Qwen or GPT-2, use training/convert_causal_lm.py."
-            )
-    try:
-        return json.loads(config.read_text(encoding="utf-8")), load_file(weights)
-    except (ValueError, SafetensorError) as error:
-        raise ValueError(f"{source} is damaged: {error}. Download the folder again.") from error
+    blueprint = Blueprint.make(MDMEncoderForMaskedLM, config)
+    return blueprint.load({name: weights[name].to(dtype) for name in blueprint.names})
 
 
 def read_encoder_config(given: dict[str, Any], architecture: ReleasedArchitecture, source: Path) -> MDMEncoderConfig:
-    """Return the configuration for `given`, the contents of config.json in the released folder `source`."""
-    sizes, graph = (given.get(part) if isinstance(given, dict) else None for part in ("model", "graph"))
-    if not isinstance(sizes, dict) or not isinstance(graph, dict) or not ENCODER_SETTINGS.keys() <= sizes.keys():
+    """Return the configuration for `given`, the contents of config.json in the folder `source` of a SEDD or RADD."""
+    sizes, graph = given.get("model"), given.get("graph")
+    if not isinstance(sizes, dict) or not isinstance(graph, dict):
         raise ValueError(
             f"{source}/config.json is not the configuration of a SEDD, RADD or MDLM model. It must have the "
-            f"`model_type` 'mdlm', or an entry `graph` and an entry `model` with {', '.join(ENCODER_SETTINGS)}. To "
-            "convert a Llama, Qwen or GPT-2, use training/convert_causal_lm.py."
+            f"`model_type` 'mdlm', or the entries `model` and `graph`. {OTHER_CONVERTER}"
         )
-    if graph.get("type") != "absorb":
-        raise ValueError(
-            f"{source}/config.json has graph.type {graph.get('type')!r}, but only 'absorb' (noise that "
-            "masks tokens) is supported. Pass the folder of another model."
-        )
-    if architecture is SEDD and sizes.get("scale_by_sigma") is not True:
-        raise ValueError(
-            f"{source}/config.json has model.scale_by_sigma {sizes.get('scale_by_sigma')!r}, but only True is "
-            "supported for SEDD. Pass the folder of another model."
-        )
+    require("graph.type", graph.get("type"), "absorb", source)  # noise that masks tokens
+    if architecture is SEDD:
+        require("model.scale_by_sigma", sizes.get("scale_by_sigma"), True, source)
     if not isinstance(given.get("tokens"), int):
         raise ValueError(
             f"{source}/config.json has tokens {given.get('tokens')!r}, but must have the number of ids of text. "
             "Download the folder again."
         )
-    settings = {new: sizes[old] for old, new in ENCODER_SETTINGS.items()}
-    return make_encoder_config(settings | {"vocab_size": given["tokens"] + 1}, architecture, source)
+    settings = rename_settings(sizes, ENCODER_SETTINGS, f"{source}/config.json")
+    return make_config(MDMEncoderConfig, settings | {"vocab_size": given["tokens"] + 1}, architecture, source)
 
 
 def read_mdlm_config(given: dict[str, Any], architecture: ReleasedArchitecture, source: Path) -> MDMEncoderConfig:
     """Return the configuration for `given`, the contents of config.json in the folder `source` of an MDLM."""
-    if missing := [name for name in MDLM_SETTINGS if name not in given]:
-        raise ValueError(f"{source}/config.json has no {', '.join(missing)}. Download the folder again.")
-    if given.get("time_conditioning") is not False:
+    settings = rename_settings(given, MDLM_SETTINGS, f"{source}/config.json")
+    require("time_conditioning", given.get("time_conditioning"), False, source)
+    return make_config(MDMEncoderConfig, settings, architecture, source)
+
+
+def read_config(
+    checkpoint: dict[str, Any], architecture: ReleasedArchitecture, tensors: Tensors, source: Path
+) -> AOGPTConfig:
+    """Return the configuration for the `model_args` in `checkpoint`, the contents of the released file `source`."""
+    given = checkpoint["model_args"]
+    settings = rename_settings(given, SETTINGS | {"bias": "attention_bias"}, f"`model_args` of {source}")
+    if unknown := given.keys() - SETTINGS.keys() - {"bias", "dropout"}:
+        raise ValueError(f"`model_args` of {source} has unknown settings: {', '.join(sorted(unknown))}. {RELEASED}")
+    settings |= dict.fromkeys(("attention_output_bias", "mlp_bias", "norm_bias"), given["bias"])
+    settings["target_embedding_size"] = tensors["transformer.wtpe.weight"].shape[-1]
+    return make_config(AOGPTConfig, settings, architecture, source)
+
+
+def rename_settings(given: dict[str, Any], names: dict[str, str], place: str) -> dict[str, Any]:
+    """Return the settings with the names of this package. Raise a `ValueError` if one is missing."""
+    if missing := [name for name in names if name not in given]:
+        raise ValueError(f"{place} has no {', '.join(missing)}. Download the model again. {OTHER_CONVERTER}")
+    return {new: given[old] for old, new in names.items()}
+
+
+def require(name: str, given: Any, value: Any, source: Path) -> None:
+    """Raise a `ValueError` unless the setting `name`, which is `given` in config.json, has this `value`."""
+    if given != value:
         raise ValueError(
-            f"{source}/config.json has time_conditioning {given.get('time_conditioning')!r}, but only False is "
-            "supported for MDLM. Pass the folder of another model."
+            f"{source}/config.json has {name} {given!r}, but only {value!r} is supported. Pass the folder of another "
+            "model."
         )
-    return make_encoder_config({new: given[old] for old, new in MDLM_SETTINGS.items()}, architecture, source)
 
 
-def make_encoder_config(settings: dict[str, Any], architecture: ReleasedArchitecture, source: Path) -> MDMEncoderConfig:
-    """Return the configuration with `settings` of the released folder `source`. The last id is the mask."""
-    if settings["vocab_size"] == GPT2_VOCAB_SIZE + 1:
+def make_config(
+    config_class: type[AOGPTConfig], settings: dict[str, Any], architecture: ReleasedArchitecture, source: Path
+) -> AOGPTConfig:
+    """Return the configuration with `settings`. A vocabulary of GPT-2's size has GPT-2's end-of-text token."""
+    gpt2_size = GPT2_VOCAB_SIZE + 1 if config_class is MDMEncoderConfig else GPT2_PADDED_VOCAB_SIZE
+    if settings["vocab_size"] == gpt2_size:  # an encoder has one id more, the mask
         settings["bos_token_id"] = settings["eos_token_id"] = GPT2_VOCAB_SIZE - 1
     try:
-        return MDMEncoderConfig(**settings, **architecture.settings)
+        return config_class(**settings | architecture.settings)
     except (TypeError, ValueError) as error:
-        raise ValueError(f"{source}/config.json has settings that are not allowed: {error}") from error
+        raise ValueError(f"{source} has settings that are not allowed: {error}") from error
 
 
 def read_checkpoint(source: Path) -> dict[str, Any]:
@@ -381,122 +361,29 @@ def read_checkpoint(source: Path) -> dict[str, Any]:
     for part in ("model", "model_args"):
         if not isinstance(checkpoint, dict) or not isinstance(checkpoint.get(part), dict):
             raise ValueError(
-                f"{source} is not a released AO-GPT or sigma-GPT file: it has no dictionary {part!r}. Pass a .pt file "
-                "of the Hub repository Cauthyyy/AO-GPT-MDM."
+                f"{source} is not a released AO-GPT or sigma-GPT file: it has no dictionary {part!r}. {RELEASED}"
             )
     return checkpoint
 
 
-def detect_architecture(tensors: dict[str, torch.Tensor], source: Path) -> ReleasedArchitecture:
-    """Return `AOGPT` if the name of a tensor contains adaLN, and `SIGMA_GPT` otherwise."""
-    if "transformer.wtpe.weight" not in tensors:
-        raise ValueError(
-            f"{source} is not a released AO-GPT or sigma-GPT file: it has no tensor transformer.wtpe.weight. Its "
-            f"tensors are {', '.join(list(tensors)[:3])}, ... Pass a .pt file of the Hub repository "
-            "Cauthyyy/AO-GPT-MDM."
-        )
-    return AOGPT if any("adaLN" in name for name in tensors) else SIGMA_GPT
-
-
-def read_config(
-    checkpoint: dict[str, Any], architecture: ReleasedArchitecture, tensors: dict[str, torch.Tensor], source: Path
-) -> AOGPTConfig:
-    """Return the configuration for the `model_args` in `checkpoint`, the contents of the released file `source`."""
-    given = checkpoint["model_args"]
-    if given.keys() - {"dropout"} != SETTINGS.keys() | {"bias"}:
-        raise ValueError(
-            f"{source} must have the model_args {', '.join(SETTINGS)} and bias, but has {', '.join(given)}. Pass a .pt "
-            "file of the Hub repository Cauthyyy/AO-GPT-MDM."
-        )
-    settings = {new: given[old] for old, new in SETTINGS.items()} | architecture.settings
-    settings |= dict.fromkeys(("attention_bias", "attention_output_bias", "mlp_bias", "norm_bias"), given["bias"])
-    settings["target_embedding_size"] = tensors["transformer.wtpe.weight"].shape[-1]
-    if settings["vocab_size"] == GPT2_PADDED_VOCAB_SIZE:  # the tokenizer is GPT-2's
-        settings["bos_token_id"] = settings["eos_token_id"] = GPT2_VOCAB_SIZE - 1
-    try:
-        return AOGPTConfig(**settings)
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"{source} has model_args that are not allowed: {error}") from error
-
-
-def make_empty_model(
-    model_class: type[AOGPTWithHead], config: AOGPTConfig, architecture: ReleasedArchitecture
-) -> tuple[AOGPTWithHead, dict[str, list[str]], dict[str, tuple[int, ...]]]:
-    """
-    Return a model on the meta device, and two maps whose keys are the released names of its tensors.
-
-    The first map contains the names of each tensor in the model. A released tensor with the projections of attention
-    queries, keys and values has three names, and others have one. The second map contains the released shapes. Both
-    maps have the order of parameters in the authors' code.
-    """
-    with torch.device("meta"):
-        model = model_class(config)
-    weights, names = model.state_dict(), {}
-    blocks = (
-        (old.format(layer=layer), new.replace("{layer}", str(layer)))
-        for layer in range(config.num_hidden_layers)
-        for old, new in architecture.block.items()
-    )
-    for old, new in (*architecture.embeddings.items(), *blocks, *architecture.head.items()):
-        parts = [new.replace("{q,k,v}", part) for part in "qkv"] if "{q,k,v}" in new else [new]
-        for kind in ("", ".weight", ".bias"):
-            if f"{parts[0]}{kind}" in weights:
-                names[f"{old}{kind}"] = [f"{part}{kind}" for part in parts]
-    shapes = {old: (sum(len(weights[part]) for part in new), *weights[new[0]].shape[1:]) for old, new in names.items()}
-    return model, names, shapes
-
-
-def split_tensors(names: dict[str, list[str]], tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Return a state dict of the model. A released tensor with several names in the model is split into equal parts."""
-    weights = {}
-    for old, new in names.items():
-        parts = tensors[old].chunk(len(new)) if len(new) > 1 else [tensors[old]]
-        weights |= {name: part.clone() if len(new) > 1 else part for name, part in zip(new, parts, strict=True)}
-    return weights
-
-
-def read_moving_averages(
-    checkpoint: dict[str, Any], shapes: dict[str, tuple[int, ...]], is_tied: bool, source: Path
-) -> dict[str, torch.Tensor]:
+def read_moving_averages(checkpoint: dict[str, Any], blueprint: Blueprint, source: Path) -> Tensors:
     """
     Return the moving averages of the weights, keyed by their names in the released code.
 
     The file stores them as a list. If the head is tied, it has no entry in this list.
     """
-    ema = checkpoint.get("ema_model")
+    ema, tied = checkpoint.get("ema_model"), blueprint.tied or ("",)
     averages = ema.get("shadow_params") if isinstance(ema, dict) else None
-    if not isinstance(averages, list):
+    names = [name for name in blueprint.shapes if name != tied[0]]
+    if not isinstance(averages, list) or len(averages) != len(names):
+        given = len(averages) if isinstance(averages, list) else "no"
         raise ValueError(
-            f"{source} has no moving averages (ema_model.shadow_params). Set `weights='live'` (--weights live)."
-        )
-    names = [name for name in shapes if not (is_tied and name == TIED[0])]
-    if len(averages) != len(names):
-        raise ValueError(
-            f"{source} has {len(averages)} moving averages, but {len(names)} parameters. Set `weights='live'` "
-            "(--weights live)."
+            f"{source} has {given} moving averages (ema_model.shadow_params), but {len(names)} parameters. Set "
+            "`weights='live'` (--weights live)."
         )
     tensors = dict(zip(names, averages, strict=True))
-    if is_tied:
-        tensors[TIED[0]] = tensors[TIED[1]]
-    check_tensors(tensors, shapes, f"The moving averages of {source} do not fit its tensors")
+    blueprint.check(tensors, f"{source} (moving averages)", "its model_args")
     return tensors
-
-
-def check_tensors(tensors: dict[str, torch.Tensor], shapes: dict[str, tuple[int, ...]], problem: str) -> None:
-    """Raise a `ValueError` that begins with `problem` unless `tensors` are finite, with these names and `shapes`."""
-    problems = [f"{name} is missing" for name in shapes if name not in tensors]
-    for name, tensor in tensors.items():
-        if name not in shapes:
-            problems.append(f"{name} is unknown")
-        elif not isinstance(tensor, torch.Tensor) or not tensor.is_floating_point():
-            problems.append(f"{name} is not a tensor of floating-point numbers")
-        elif tuple(tensor.shape) != shapes[name]:
-            problems.append(f"{name} has shape {tuple(tensor.shape)} instead of {shapes[name]}")
-        elif not tensor.isfinite().all():
-            problems.append(f"{name} holds values that are not finite")
-    if problems:
-        more = f"; and {len(problems) - 8} more" if len(problems) > 8 else ""
-        raise ValueError(f"{problem}: {'; '.join(problems[:8])}{more}.")
 
 
 def main() -> None:

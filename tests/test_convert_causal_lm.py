@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -21,10 +22,12 @@ from transformers import (
 )
 
 from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM, AOGPTForCausalLM
+from modeling_aogpt.conversion import read_tensors
 from modeling_aogpt.orders import random_orders
 from tests.references import conditional, perturb_vectors, seeded
-from training.convert_causal_lm import convert, convert_model, find_start_token, read_source_facts
-from training.export_causal_lm import export, export_model
+from training.conversion.causal_lm import convert, convert_model, find_start_token
+from training.conversion.core import read_source_facts
+from training.conversion.export_causal_lm import export, export_model
 
 START, LENGTH = 13, 12
 
@@ -164,9 +167,12 @@ def test_the_loss_of_a_gpt2_does_not_change(vocab_size: int) -> None:
 
 
 @pytest.mark.parametrize("injection", ["adaln", "input", "shared", "per_layer"])
-def test_target_injection_of_a_gpt2_has_no_effect_at_first_and_is_trained(injection: str) -> None:
+def test_target_injection_of_a_gpt2_has_no_effect_at_first_and_is_trained(
+    injection: str, caplog: pytest.LogCaptureFixture
+) -> None:
     causal, ids = make_causal("gpt2"), draw_ids()
     model = convert_model(causal, START, injection)
+    assert "MISSING" not in caplog.text  # Transformers reports weights that it initializes
     torch.testing.assert_close(model(ids).logits, predict_left_to_right(causal, ids), rtol=0, atol=1e-5)
     names = {name for name, _ in model.named_parameters() if "target_embeddings" in name or "modulation" in name}
     orders = random_orders(3, LENGTH, generator=seeded())
@@ -316,12 +322,9 @@ def test_models_trained_from_scratch_with_known_layers_can_be_exported() -> None
         assert causal.config.model_type == model_type
         torch.testing.assert_close(predict_left_to_right(causal, ids), model(ids).logits, rtol=0, atol=1e-4)
     for changes, message in (
-        ({"start_token_id": None}, "has a learned start embedding"),
-        ({"gated_mlp": False}, "its layers are not those of a Llama, Qwen2 or Qwen3"),
-        (
-            {"target_injection": "adaln"},
-            "Only decoders with `position_encoding='rotary'` and `target_injection='none'`",
-        ),
+        ({"start_token_id": None}, "learned start embedding"),
+        ({"gated_mlp": False}, "its layers are not those of a Llama"),
+        ({"target_injection": "adaln"}, "target_injection='adaln'"),
     ):
         with pytest.raises(ValueError, match=message):
             export_model(AOGPTForAnyOrderLM(AOGPTConfig(**layers | changes)))
@@ -491,6 +494,54 @@ def test_added_tokens_of_the_tokenizer_are_kept(source: Path, tmp_path: Path) ->
     assert model.config.mask_token_id == 18
 
 
+@pytest.mark.parametrize("mask", ["a", "<m>", "<|mask|>"])
+def test_the_mask_token_of_the_source_is_exported(mask: str, source: Path, tmp_path: Path) -> None:
+    """`<m>` and `<|mask|>` have the highest id, so they also become the mask of the converted model."""
+    tokenizer = AutoTokenizer.from_pretrained(source)
+    tokenizer.add_special_tokens({"mask_token": mask})
+    tokenizer.save_pretrained(source)
+    model = convert(str(source), tmp_path / "model")
+    assert model.config.mask_token_id == 17
+    export(str(tmp_path / "model"), tmp_path / "exported")
+    before, after = (AutoTokenizer.from_pretrained(path) for path in (source, tmp_path / "exported"))
+    assert after.get_vocab() == before.get_vocab()
+    assert (after.mask_token, after.mask_token_id) == (before.mask_token, before.mask_token_id)
+
+
+@pytest.mark.parametrize("value", [torch.nan, torch.inf])
+@pytest.mark.parametrize("family", ["llama", "gpt2"])
+def test_weights_that_are_not_finite_are_named(family: str, value: float) -> None:
+    causal = make_causal(family)
+    name, weight = list(causal.named_parameters())[3]
+    weight.data.view(-1)[5] = value
+    with pytest.raises(ValueError, match=f"NaN or infinite values in {name}"):
+        convert_model(causal, START)
+
+
+@pytest.mark.parametrize(
+    ("index", "message"),
+    [
+        ({"weight_map": {"w": "../secret/private.safetensors"}}, r"weight_map.*'\.\./secret"),
+        ({"weight_map": {"w": "/secret/private.safetensors"}}, "weight_map.*'/secret"),
+        ({"weight_map": {"w": ["model.safetensors"]}}, "weight_map"),
+        ({"weight_map": ["model.safetensors"]}, "weight_map"),
+        ({}, "weight_map"),
+        ([], "not a JSON object"),
+    ],
+)
+def test_an_index_names_files_in_its_folder(index: Any, message: str, source: Path, tmp_path: Path) -> None:
+    for name in ("model.safetensors", "pytorch_model.bin"):
+        path = source / f"{name}.index.json"
+        content = path.read_text() if path.exists() else None
+        path.write_text(json.dumps(index))
+        with pytest.raises(ValueError, match=message):
+            convert(str(source), tmp_path / "model")
+        path.unlink() if content is None else path.write_text(content)
+    (source / "model.safetensors.index.json").write_text(json.dumps(index))
+    with pytest.raises(ValueError, match=message):
+        read_tensors(source)
+
+
 def test_generation_settings_are_exported_and_all_ends_of_text_are_known(source: Path, tmp_path: Path) -> None:
     """Chat models have several ends of text, often only in generation_config.json."""
     settings = {"eos_token_id": [5, START], "do_sample": True, "temperature": 0.7, "repetition_penalty": 1.05}
@@ -545,7 +596,7 @@ def test_converted_models_remember_the_name_and_the_licence_of_their_source(sour
     assert str(tmp_path) not in (tmp_path / "model" / "config.json").read_text()
     exported = export(str(tmp_path / "model"), tmp_path / "exported").config
     assert not hasattr(exported, "license")
-    for text in ("---\nNote: not a card: a text\n---\n", "---\n- a list\n---\n"):
+    for text in ("---\nNote: not a card: a text\n---\n", "---\n- a list\n---\n", "---\nlicense: '[mit](x)'\n---\n"):
         (source / "README.md").write_text(text)
         assert read_source_facts(str(source)) == {}
     (source / "README.md").unlink()
@@ -568,6 +619,14 @@ def test_converted_models_load_from_their_own_code_in_a_clean_process(source: Pa
     assert json.loads(result.stdout.splitlines()[-1]) == expected.tolist()
 
 
+def test_a_mask_outside_the_table_is_not_written() -> None:
+    """`AutoTokenizer` reads config.json without the code of this package, and would warn about such an id."""
+    config = convert_model(make_causal("llama"), START).config
+    assert config.mask_token_id == config.vocab_size == 16
+    assert "mask_token_id" not in json.loads(config.to_json_string())
+    assert AOGPTConfig.from_dict(json.loads(config.to_json_string())).mask_token_id == 16
+
+
 def test_the_start_token_can_be_chosen(source: Path, tmp_path: Path) -> None:
     tokenizer = AutoTokenizer.from_pretrained(source)
     config = AutoConfig.from_pretrained(source)
@@ -580,38 +639,21 @@ def test_the_start_token_can_be_chosen(source: Path, tmp_path: Path) -> None:
         find_start_token(config, tokenizer, None)
 
 
+LONGROPE = {"short_factor": [1.0] * 2, "long_factor": [1.0] * 2, "original_max_position_embeddings": 6}
+
+
 @pytest.mark.parametrize(
     ("family", "changes", "message"),
     [
-        ("mistral", {"sliding_window": 5}, r"attends only to the last 5 tokens.* Set `--max_length` to 5 or less"),
-        (
-            "qwen2",
-            {"use_sliding_window": True, "sliding_window": 5, "max_window_layers": 1},
-            "attends only to the last 5 tokens",
-        ),
-        ("olmo", {"clip_qkv": 3.0}, "A model with `clip_qkv=3.0` cannot be converted"),
-        (
-            "gpt2",
-            {"scale_attn_by_inverse_layer_idx": True},
-            "`scale_attn_by_inverse_layer_idx=True` cannot be converted",
-        ),
-        (
-            "llama",
-            {
-                "rope_parameters": {
-                    "rope_type": "longrope",
-                    "rope_theta": 9.0,
-                    "short_factor": [1.0] * 2,
-                    "long_factor": [1.0] * 2,
-                    "original_max_position_embeddings": 6,
-                }
-            },
-            "Its `rope_type` must be one of",
-        ),
+        ("mistral", {"sliding_window": 5}, r"the last 5 tokens.* Set `--max_length` to 5"),
+        ("qwen2", {"use_sliding_window": True, "sliding_window": 5, "max_window_layers": 1}, "the last 5 tokens"),
+        ("olmo", {"clip_qkv": 3.0}, "clip_qkv=3.0"),
+        ("gpt2", {"scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx=True"),
+        ("llama", {"rope_parameters": LONGROPE | {"rope_type": "longrope", "rope_theta": 9.0}}, "rope_type"),
         (
             "mistral",
             {"model_type": "ministral3", "rope_parameters": YARN | {"llama_4_scaling_beta": 0.1}},
-            r"scales attention queries after the first \d+ tokens \(llama_4_scaling_beta\)",
+            "llama_4_scaling_beta",
         ),
     ],
 )
@@ -635,7 +677,9 @@ def test_other_layers_are_refused(model_type: str, dtype: torch.dtype) -> None:
     if model_type == "granite":
         config.residual_multiplier = 0.5
     torch.manual_seed(0)
-    with pytest.raises(ValueError, match=r"cannot be converted|logits of the (gemma|granite) .* differ by"):
+    with pytest.raises(
+        ValueError, match=r"cannot be converted|do not fit a Llama|logits of Transformers' (gemma|granite) .* differ by"
+    ):
         convert_model(AutoModelForCausalLM.from_config(config).to(dtype).eval(), START)
 
 
@@ -649,12 +693,9 @@ def test_injections_that_do_not_fit_are_refused() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"model_type": "bert"}, r"type 'bert' cannot be converted, .*missing settings: \['rope_parameters'\]"),
-        (
-            {"model_type": "phi3", "pad_token_id": 0},
-            r"type 'phi3' .* unknown weights: .*qkv_proj.* Use a Llama, Mistral",
-        ),
-        ({"model_type": "stablelm"}, r"missing settings: \['rms_norm_eps'\], unknown weights: \[\]"),
+        ({"model_type": "bert"}, "type 'bert' cannot be converted, .*no rope_parameters"),
+        ({"model_type": "phi3", "pad_token_id": 0}, "type 'phi3'.* do not fit a Llama.*q_proj.weight is missing"),
+        ({"model_type": "stablelm"}, "type 'stablelm' cannot be converted, .*no rms_norm_eps"),
         ({"model_type": "granite", "embedding_multiplier": 12.0}, "Convert a model with `embedding_multiplier=1.0`"),
         ({"model_type": "llama", "quantization_config": {"quant_method": "fp8"}}, "`quantization_config=None`"),
         ({"model_type": "mistral", "sliding_window": 5}, "Set `--max_length` to 5 or less"),

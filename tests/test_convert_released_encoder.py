@@ -137,17 +137,11 @@ def conversion_error(source: Path, tmp_path: Path, **arguments: Any) -> str:
         (lambda given: given["graph"].update(type="uniform"), "graph.type 'uniform'"),
         (lambda given: given["model"].update(n_blocks=3), "blocks.2.norm1.weight is missing"),
         (lambda given: given["model"].update(n_blocks=1), "blocks.1.mlp.0.weight is unknown"),
-        (
-            lambda given: given["model"].update(n_heads=8),
-            "inv_freq does not have the frequencies of base 10000 and n_heads=8",
-        ),
+        (lambda given: given["model"].update(n_heads=8), "inv_freq does not have the frequencies of base 10000 and"),
         (lambda given: given["model"].update(n_heads=5), "must be a multiple of `num_attention_heads` (5)"),
-        (
-            lambda given: given["model"].pop("hidden_size"),
-            "To convert a Llama, Qwen or GPT-2, use training/convert_causal_lm.py",
-        ),
+        (lambda given: given["model"].pop("hidden_size"), "use training/conversion/causal_lm.py"),
         (lambda given: given.update(tokens=95), "vocab_embed.embedding has shape (97, 32) instead of (96, 32)"),
-        (lambda given: given.pop("tokens"), "has tokens None, but must have the number of ids of text"),
+        (lambda given: given.pop("tokens"), "has tokens None"),
         (lambda given: given.pop("model"), "is not the configuration of a SEDD, RADD or MDLM model"),
     ],
 )
@@ -159,34 +153,24 @@ def test_settings_that_do_not_fit_are_errors(
     assert problem in conversion_error(source, tmp_path)
 
 
-@pytest.mark.parametrize("name", ["mdlm"], indirect=True)
 @pytest.mark.parametrize(
-    ("changes", "problem"),
+    ("name", "changes", "problem"),
     [
-        ({"time_conditioning": True}, "has time_conditioning True, but only False is supported for MDLM"),
-        ({"n_blocks": 3}, "blocks.2.norm1.weight is missing"),
-        ({"n_heads": 8}, "inv_freq does not have the frequencies of base 10000 and n_heads=8"),
-        ({"cond_dim": 17}, "sigma_map.mlp.0.weight has shape (16, 256) instead of (17, 256)"),
-        ({"vocab_size": 96}, "vocab_embed.embedding has shape (97, 32) instead of (96, 32)"),
-        ({"vocab_size": "97"}, "has settings that are not allowed"),
+        ("mdlm", {"time_conditioning": True}, "time_conditioning True"),
+        ("mdlm", {"n_blocks": 3}, "blocks.2.norm1.weight is missing"),
+        ("mdlm", {"n_heads": 8}, "inv_freq does not have the frequencies of base 10000 and n_heads=8"),
+        ("mdlm", {"cond_dim": 17}, "sigma_map.mlp.0.weight has shape (16, 256) instead of (17, 256)"),
+        ("mdlm", {"vocab_size": 96}, "vocab_embed.embedding has shape (97, 32) instead of (96, 32)"),
+        ("mdlm", {"vocab_size": "97"}, "has settings that are not allowed"),
+        ("sedd", {"model": {"scale_by_sigma": False}}, "scale_by_sigma"),
     ],
+    indirect=["name"],
 )
-def test_settings_that_do_not_fit_an_mdlm_are_errors(
+def test_other_settings_of_mdlm_and_sedd_are_errors(
     source: Path, settings: dict[str, Any], tmp_path: Path, changes: dict[str, Any], problem: str
 ) -> None:
     (source / "config.json").write_text(json.dumps(settings | changes))
     assert problem in conversion_error(source, tmp_path)
-    (source / "config.json").write_text(json.dumps({"model_type": "mdlm", "n_heads": 4}))
-    assert "has no n_blocks, hidden_dim, model_length, cond_dim, vocab_size" in conversion_error(source, tmp_path)
-
-
-@pytest.mark.parametrize("name", ["sedd"], indirect=True)
-def test_a_score_that_is_not_scaled_by_sigma_is_an_error(
-    source: Path, settings: dict[str, Any], tmp_path: Path
-) -> None:
-    settings["model"]["scale_by_sigma"] = False
-    (source / "config.json").write_text(json.dumps(settings))
-    assert "scale_by_sigma" in conversion_error(source, tmp_path)
 
 
 def test_missing_and_unknown_tensors_are_errors(name: str, source: Path, tmp_path: Path) -> None:
@@ -210,12 +194,11 @@ def test_other_rotary_frequencies_are_an_error(source: Path, tmp_path: Path) -> 
 @pytest.mark.parametrize("file", ["config.json", "model.safetensors"])
 def test_damaged_and_missing_files_are_errors(source: Path, tmp_path: Path, file: str) -> None:
     (source / file).write_bytes((source / file).read_bytes()[:-20])
-    assert "is damaged" in conversion_error(source, tmp_path)
+    assert "damaged" in conversion_error(source, tmp_path)
     (source / file).unlink()
-    assert f"is a folder without {file}" in conversion_error(source, tmp_path)
+    assert file in conversion_error(source, tmp_path)
 
 
 def test_choosing_the_live_weights_of_a_folder_is_an_error(source: Path, tmp_path: Path) -> None:
-    message = "is the folder of an encoder, which has only one set of weights. Remove `weights`"
-    assert message in conversion_error(source, tmp_path, weights="live")
+    assert "Remove `weights`" in conversion_error(source, tmp_path, weights="live")
     assert load_released(source, weights="ema").config.vocab_size == 97

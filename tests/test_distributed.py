@@ -22,8 +22,8 @@ from modeling_aogpt.tokenization import load_tokenizer
 from tests.training_runs import SHARDED, STEPS, final_state, losses, results, scores, train, write_config
 from training import sharding
 from training.checkpoints import checkpoints_in, load_checkpoint
-from training.convert_causal_lm import convert
-from training.export_causal_lm import export, remove_mask_token
+from training.conversion.causal_lm import convert
+from training.conversion.export_causal_lm import export, restore_mask_token
 from training.sharding import check_sharding, keep_float32_gradients
 
 ROOT = Path(__file__).parents[1]
@@ -216,7 +216,7 @@ def test_sharded_run_of_a_converted_model_equals_that_of_one_process(
     )  # fmt: skip
     AutoModelForCausalLM.from_config(settings).save_pretrained(tmp_path / "source")
     load_tokenizer(str(single / "model")).save_pretrained(tmp_path / "source")
-    remove_mask_token(tmp_path / "source")
+    restore_mask_token(tmp_path / "source")
     convert(str(tmp_path / "source"), tmp_path / "converted")
     lines = config.read_text().splitlines()
     keys = ("vocab_size", "hidden_size", "num_", "target_embedding_size", "position_encoding")

@@ -25,7 +25,7 @@ from model_cards.publish import PublishArguments
 from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM
 from modeling_aogpt.unmasking import CERTAINTY_MEASURES
 from training.command_line import parse_arguments
-from training.convert_causal_lm import convert_config
+from training.conversion.causal_lm import convert_config
 
 ROOT = Path(__file__).parent.parent
 PAGES = {path.name: path for path in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md"))}

@@ -36,7 +36,7 @@ from modeling_aogpt import (
     MDMEncoderForMaskedLM,
 )
 from tests.references import random_encoder, remove_weight, seeded
-from training.convert_causal_lm import convert
+from training.conversion.causal_lm import convert
 
 IDS = torch.arange(40).view(4, 10) * 7 % 13
 

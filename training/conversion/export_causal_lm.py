@@ -3,10 +3,10 @@
 """
 Command that exports an any-order model as a causal language model of Transformers, such as a Llama.
 
-    python training/export_causal_lm.py MODEL OUTPUT_DIR
+    python training/conversion/export_causal_lm.py MODEL OUTPUT_DIR
 
 MODEL is a folder or Hub name of a decoder with `target_injection="none"` and a `start_token_id`. It is either a
-converted model (`convert_causal_lm.py`), with or without further training, or a model that was trained from scratch
+converted model (`causal_lm.py`), with or without further training, or a model that was trained from scratch
 with the layers of a Llama, Qwen2 or Qwen3. For texts that begin with the start token, the exported model has the same
 left-to-right predictions as MODEL. It does not need this package, and works with every inference engine that supports
 its architecture.
@@ -17,18 +17,15 @@ import sys
 from pathlib import Path
 
 from transformers import AutoConfig, GenerationConfig, PreTrainedConfig, PreTrainedModel
-from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 
 from common.commands import Parser, one_line_errors
 from common.files import atomic_folder, check_empty_folder
 from common.models import find_model, load_model
 from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM
+from modeling_aogpt.conversion import read_json
 from modeling_aogpt.tokenization import MASK, load_tokenizer
-from training.convert_causal_lm import COMMON_SETTINGS, check_predictions
-
-# Keys of `config.source_config` that are not settings of the converted model: the Hub name, licence and generation
-# settings of its source.
-SOURCE_FACTS = ("_name_or_path", "license", "generation_config")
+from training.conversion.causal_lm import SOURCE_FACTS
+from training.conversion.core import COMMON_SETTINGS, check_predictions, make_causal
 
 
 def export_config(config: AOGPTConfig) -> PreTrainedConfig:
@@ -87,30 +84,28 @@ def export_model(model: AOGPTForAnyOrderLM) -> PreTrainedModel:
         ValueError: If `model` cannot be exported, or if the predictions of the two models differ.
     """
     config = export_config(model.config)
-    causal = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)].from_pretrained(
-        None, config=config, state_dict=model.state_dict(), dtype=model.dtype
-    )
-    causal.config._name_or_path = ""  # Transformers sets "None"
+    causal = make_causal(config, model.state_dict(), model.dtype)
     check_predictions(model, causal)
     if generation_settings := (model.config.source_config or {}).get("generation_config"):
         causal.generation_config = GenerationConfig.from_dict(generation_settings)
     return causal
 
 
-def remove_mask_token(folder: Path) -> None:
-    """Remove the mask token from the tokenizer in a folder."""
-    path = folder / "tokenizer.json"
-    content = json.loads(path.read_text(encoding="utf-8"))
-    content["added_tokens"] = [token for token in content["added_tokens"] if token["content"] != MASK.content]
-    path.write_text(json.dumps(content, ensure_ascii=False), encoding="utf-8")
-    path = folder / "tokenizer_config.json"
-    content = json.loads(path.read_text(encoding="utf-8"))
-    content.pop("mask_token", None)
-    if decoder := content.get("added_tokens_decoder"):  # absent if only tokenizer.json lists the added tokens
-        content["added_tokens_decoder"] = {
-            key: item for key, item in decoder.items() if item["content"] != MASK.content
-        }
-    path.write_text(json.dumps(content, indent=2, ensure_ascii=False), encoding="utf-8")
+def restore_mask_token(folder: Path, token: str | None = None) -> None:
+    """Remove this package's mask token from the tokenizer in a folder. Its mask token becomes that of the source."""
+    contents = {name: read_json(folder / name) for name in ("tokenizer.json", "tokenizer_config.json")}
+    settings = contents["tokenizer_config.json"]
+    settings.pop("mask_token", None)
+    settings |= {} if token is None else {"mask_token": token}
+    if token != MASK.content:
+        tokens = contents["tokenizer.json"]["added_tokens"]
+        contents["tokenizer.json"]["added_tokens"] = [item for item in tokens if item["content"] != MASK.content]
+        if decoder := settings.get("added_tokens_decoder"):  # absent if only tokenizer.json lists the added tokens
+            settings["added_tokens_decoder"] = {
+                key: item for key, item in decoder.items() if item["content"] != MASK.content
+            }
+    for name, content in contents.items():
+        (folder / name).write_text(json.dumps(content, indent=2, ensure_ascii=False), encoding="utf-8")
 
 
 def export(name: str, output_dir: Path) -> PreTrainedModel:
@@ -134,7 +129,7 @@ def export(name: str, output_dir: Path) -> PreTrainedModel:
     with atomic_folder(output_dir) as folder:
         causal.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
-        remove_mask_token(folder)
+        restore_mask_token(folder, (model.config.source_config or {}).get("mask_token"))
     return causal
 
 

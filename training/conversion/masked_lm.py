@@ -3,7 +3,7 @@
 """
 Command that converts a masked diffusion model with the layers of a Llama or Qwen into an encoder of this package.
 
-    python training/convert_masked_lm.py SOURCE OUTPUT_DIR [--max_length N]
+    python training/conversion/masked_lm.py SOURCE OUTPUT_DIR [--max_length N]
 
 SOURCE is a folder or Hub name of a LLaDA (`GSAI-ML/LLaDA-8B-Base`), of a Dream (`Dream-org/Dream-v0-Base-7B`) or of a
 Llama, Qwen2 or Qwen3 that dLLM trained as a masked diffusion model (`dllm-hub/Qwen3-0.6B-diffusion-mdlm-v0.1`). No code
@@ -20,7 +20,6 @@ without an error, but their predictions are wrong.
 """
 
 import copy
-import json
 import logging
 import re
 import sys
@@ -30,29 +29,30 @@ from typing import Any
 import torch
 from huggingface_hub import snapshot_download
 from huggingface_hub.errors import HfHubHTTPError, StrictDataclassError
-from safetensors import SafetensorError
-from safetensors.torch import load_file
-from transformers import (
-    AutoConfig,
-    AutoModelForCausalLM,
-    PreTrainedConfig,
-    PreTrainedTokenizerBase,
-    Qwen2Tokenizer,
-)
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedTokenizerBase, Qwen2Tokenizer
 
 from common.commands import Parser, one_line_errors
 from common.files import check_empty_folder
 from common.models import save_model
 from modeling_aogpt import MDMEncoderConfig, MDMEncoderForMaskedLM
+from modeling_aogpt.conversion import (
+    HEAD,
+    SAME_NAMES,
+    TABLE,
+    Blueprint,
+    ReleasedArchitecture,
+    Tensors,
+    read_json,
+    read_tensors,
+)
 from modeling_aogpt.tokenization import add_mask_token, load_tokenizer
 from modeling_aogpt.validation import is_integer
-from training.convert_causal_lm import (
-    NUM_CHECKED_TOKENS,
+from training.conversion.core import (
+    check_predictions,
     convert_settings,
-    find_difference,
     find_end_tokens,
+    make_causal,
     read_source_facts,
-    weight_names,
 )
 
 # Settings of LLaDA's config.json, and their names in the configuration of a Llama.
@@ -78,29 +78,30 @@ LLADA_LAYERS = {
     "scale_logits": False,
     "block_group_size": 1,
 }
-# Names of modules of a LLaDA, after `model.transformer.`, and their names in a Llama.
-LLADA_MODULES = {
-    "wte": "model.embed_tokens",
-    "ln_f": "model.norm",
-    "ff_out": "lm_head",
-    "blocks.N.attn_norm": "model.layers.N.input_layernorm",
-    "blocks.N.q_proj": "model.layers.N.self_attn.q_proj",
-    "blocks.N.k_proj": "model.layers.N.self_attn.k_proj",
-    "blocks.N.v_proj": "model.layers.N.self_attn.v_proj",
-    "blocks.N.attn_out": "model.layers.N.self_attn.o_proj",
-    "blocks.N.ff_norm": "model.layers.N.post_attention_layernorm",
-    "blocks.N.ff_proj": "model.layers.N.mlp.gate_proj",
-    "blocks.N.up_proj": "model.layers.N.mlp.up_proj",
-    "blocks.N.ff_out": "model.layers.N.mlp.down_proj",
-}
+LLADA = ReleasedArchitecture(
+    name="LLaDA",
+    embeddings={"model.transformer.wte": "model.embed_tokens"},
+    block={
+        f"model.transformer.blocks.{{layer}}.{old}": f"model.layers.{{layer}}.{new}"
+        for old, new in {
+            "attn_norm": "input_layernorm",
+            "q_proj": "self_attn.q_proj",
+            "k_proj": "self_attn.k_proj",
+            "v_proj": "self_attn.v_proj",
+            "attn_out": "self_attn.o_proj",
+            "ff_norm": "post_attention_layernorm",
+            "ff_proj": "mlp.gate_proj",
+            "up_proj": "mlp.up_proj",
+            "ff_out": "mlp.down_proj",
+        }.items()
+    },
+    head={"model.transformer.ln_f": "model.norm", "model.transformer.ff_out": "lm_head"},
+)
 # `model_type` of sources with the settings and names of a causal language model, and its type.
 CAUSAL_TYPES = {"Dream": "qwen2", "a2d-llama": "llama", "a2d-qwen2": "qwen2", "a2d-qwen3": "qwen3"}
-# In the names of dLLM's block diffusion models. Their config.json is the same as that of its masked diffusion models.
+# Occurs in the names of dLLM's block diffusion models. Only the name tells them apart: config.json is the same.
 BLOCK_DIFFUSION = "bd3lm"
-TABLE, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 NUM_CHECKED_LAYERS = 2
-
-Weights = dict[str, torch.Tensor]
 
 
 # ------------------------------------------------------------------------------------------------------------- source
@@ -117,33 +118,6 @@ def download(source: str, patterns: list[str]) -> Path:
             f"The model {source!r} was not found as a folder, and could not be downloaded from the Hub. Check the name "
             f"and the connection. (Cause: {error})"
         ) from error
-
-
-def read_json_file(path: Path) -> dict[str, Any]:
-    """Return the JSON object in a file, or {} if the file does not exist."""
-    try:
-        content = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
-    except ValueError as error:
-        raise ValueError(f"{path} is damaged: {error}. Download the model again.") from error
-    if not isinstance(content, dict):
-        raise ValueError(f"{path} is damaged: it is not a JSON object. Download the model again.")
-    return content
-
-
-def read_weights(folder: Path) -> Weights:
-    """Return the tensors of model.safetensors, or of the files that model.safetensors.index.json lists."""
-    listed = read_json_file(folder / "model.safetensors.index.json").get("weight_map", {})
-    weights = {}
-    for name in sorted({*listed.values()} or {"model.safetensors"}):
-        try:
-            weights |= load_file(folder / name)
-        except (OSError, SafetensorError) as error:
-            raise ValueError(f"{folder / name} is missing or damaged: {error}. Download the model again.") from error
-    if missing := sorted(listed.keys() - weights.keys()):
-        raise ValueError(f"{folder} lacks {len(missing)} tensors, such as {missing[0]}. Download the model again.")
-    if wrong := [name for name, tensor in weights.items() if not tensor.isfinite().all()]:
-        raise ValueError(f"{folder} has values that are not finite, in {wrong[0]}. Download the model again.")
-    return weights
 
 
 def load_source_tokenizer(folder: Path, kind: str) -> PreTrainedTokenizerBase:
@@ -172,7 +146,8 @@ def find_mask(given: dict[str, Any], folder: Path, tokenizer: PreTrainedTokenize
     Raises:
         ValueError: If there is no mask, if it is not a token, or if config.json and the tokenizer have different masks.
     """
-    token = read_json_file(folder / "tokenizer_config.json").get("mask_token")
+    path = folder / "tokenizer_config.json"
+    token = read_json(path).get("mask_token") if path.exists() else None
     token = token["content"] if isinstance(token, dict) else token
     mask, of_tokenizer = given.get("mask_token_id"), None if token is None else tokenizer.get_vocab().get(token)
     if mask is None:
@@ -209,7 +184,7 @@ def as_causal_lm(given: dict[str, Any]) -> PreTrainedConfig:
         raise ValueError(
             f"A model of type {kind!r} cannot be converted. `model_type` in config.json must be one of "
             f"{', '.join(map(repr, ('llada', *CAUSAL_TYPES)))}. Convert causal language models with "
-            "training/convert_causal_lm.py."
+            "training/conversion/causal_lm.py."
         )
     try:
         return AutoConfig.for_model(CAUSAL_TYPES.get(kind, "llama"), **settings)
@@ -240,22 +215,7 @@ def _llada_settings(given: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def llama_name(name: str) -> str:
-    """Return the name in a Llama of a tensor of a LLaDA, or any other name unchanged."""
-    module, _, kind = name.removeprefix("model.transformer.").rpartition(".")
-    layer = re.search(r"\d+", module)
-    new = LLADA_MODULES.get(re.sub(r"\d+", "N", module, count=1))
-    return name if new is None else f"{new.replace('N', layer[0] if layer else '')}.{kind}"
-
-
-def untie(weights: Weights) -> None:
-    """Remove the head of a model with tied weights, in place. Raise a `ValueError` if it differs from the table."""
-    head = weights.pop(HEAD, None)
-    if head is not None and not torch.equal(head, weights[TABLE]):
-        raise ValueError("The weights are tied, but the head differs from the token table. Download the model again.")
-
-
-def move_mask(weights: Weights, old: int, new: int) -> None:
+def move_mask(weights: Tensors, old: int, new: int, is_tied: bool) -> None:
     """
     Give the token with the id `new` the embedding of `old`, in place. The tables get one more entry if necessary.
 
@@ -273,74 +233,54 @@ def move_mask(weights: Weights, old: int, new: int) -> None:
     if old != new:
         weights[TABLE] = weights[TABLE].clone()
         weights[TABLE][new] = weights[TABLE][old]
+    if is_tied:
+        weights[HEAD] = weights[TABLE]
 
 
+def plan(given: dict[str, Any], max_length: int | None) -> tuple[PreTrainedConfig, Blueprint, dict[str, Any]]:
+    """Return the configuration and the blueprint of the causal LM with the same layers, and its settings here."""
+    source = as_causal_lm(given)
+    architecture = LLADA if given["model_type"] == "llada" else SAME_NAMES
+    blueprint = Blueprint.make(AutoModelForCausalLM.from_config, source, architecture)
+    return source, blueprint, convert_settings(source, set(blueprint.model.state_dict()), max_length)
+
+
+@torch.no_grad()
 def convert_model(
-    source: PreTrainedConfig,
-    weights: Weights,
-    mask_token_id: int,
-    max_length: int | None = None,
-    shift_predictions: bool = False,
+    given: dict[str, Any], tensors: Tensors, old_mask: int, mask: int, max_length: int | None = None
 ) -> MDMEncoderForMaskedLM:
     """
     Return an encoder with the weights of a masked diffusion model.
 
     Args:
-        source (`PreTrainedConfig`): Configuration of the causal language model with the same layers.
-        weights (`dict` of `torch.Tensor`): The weights, with the names of this causal language model.
-        mask_token_id (`int`): Id of the mask. Lower ids stand for text.
+        given (`dict`): The content of the source's config.json.
+        tensors (`dict` of `torch.Tensor`): The tensors of the source.
+        old_mask (`int`): Id of the source's mask.
+        mask (`int`): Id of the encoder's mask. Lower ids stand for text.
         max_length (`int`, *optional*): Length of the longest sequence; defaults to that of the source.
-        shift_predictions (`bool`, defaults to `False`): See [`MDMEncoderConfig`].
 
     Raises:
-        ValueError: If a setting or a weight is not supported, or if the predictions differ from those of the causal
+        ValueError: If a setting or a tensor is not supported, or if the predictions differ from those of the causal
             language model with full attention.
     """
-    settings = convert_settings(source, set(weights), max_length)
+    source, blueprint, settings = plan(given, max_length)
+    blueprint.check(tensors, "SOURCE", f"its config.json (of type {given['model_type']!r})")
+    weights = blueprint.rename(tensors)
+    move_mask(weights, old_mask, mask, source.tie_word_embeddings)
     settings["vocab_size"] = source.vocab_size = len(weights[TABLE])
     config = MDMEncoderConfig(
         **settings,
         target_injection="none",
-        num_valid_tokens=mask_token_id,
-        mask_token_id=mask_token_id,
-        shift_predictions=shift_predictions,
+        num_valid_tokens=mask,
+        mask_token_id=mask,
+        shift_predictions=given["model_type"] == "Dream",
     )
-    check_predictions(source, config, weights)
-    return _load_weights(config, weights)
+    check_first_layers(source, config, weights)
+    return Blueprint.make(MDMEncoderForMaskedLM, config).load(weights)
 
 
-def _load_weights(config: MDMEncoderConfig, weights: Weights) -> MDMEncoderForMaskedLM:
-    """Return an encoder with these weights. Raise a `ValueError` if weights are missing, unknown or of other shapes."""
-    model, report = MDMEncoderForMaskedLM.from_pretrained(
-        None,
-        config=config,
-        state_dict=dict(weights),
-        dtype=weights[TABLE].dtype,
-        output_loading_info=True,
-        ignore_mismatched_sizes=True,
-    )
-    problems = {
-        "missing": report["missing_keys"],
-        "unknown": report["unexpected_keys"],
-        "of another shape": {name for name, *_ in report["mismatched_keys"]},
-    }
-    for problem, names in problems.items():
-        if names:
-            raise ValueError(
-                f"{len(names)} weights are {problem}, such as {min(names)}. Check that config.json belongs to these "
-                "weights, or convert a model with the layers of a Llama, Qwen2 or Qwen3."
-            )
-    model.config._name_or_path = ""  # Transformers sets "None"
-    return model.eval()
-
-
-@torch.no_grad()
-def check_predictions(source: PreTrainedConfig, config: MDMEncoderConfig, weights: Weights) -> None:
-    """
-    Raise a `ValueError` unless the encoder predicts what the causal language model predicts with full attention.
-
-    Only the first layers are compared, on random tokens, in float32.
-    """
+def check_first_layers(source: PreTrainedConfig, config: MDMEncoderConfig, weights: Tensors) -> None:
+    """Raise a `ValueError` unless the first layers predict what those of the causal language model predict."""
     kept = {
         name: tensor.float()
         for name, tensor in weights.items()
@@ -351,21 +291,8 @@ def check_predictions(source: PreTrainedConfig, config: MDMEncoderConfig, weight
         part.num_hidden_layers = min(part.num_hidden_layers, NUM_CHECKED_LAYERS)
     if getattr(source, "layer_types", None):
         source.layer_types = source.layer_types[: source.num_hidden_layers]
-    encoder = _load_weights(config, kept)
-    causal = AutoModelForCausalLM.from_config(source, dtype=torch.float32, attn_implementation="eager").eval()
-    causal.load_state_dict(kept, strict=False)  # a tied head is missing
-    length = min(NUM_CHECKED_TOKENS, config.max_position_embeddings)
-    ids = torch.randint(config.mask_token_id + 1, (1, length), generator=torch.Generator().manual_seed(0))
-    all_rows = torch.zeros(1, 1, length, length)
-    expected = causal(ids, attention_mask=all_rows, use_cache=False).logits
-    if config.shift_predictions:
-        expected = torch.cat((expected[:, :1], expected[:, :-1]), dim=1)
-    logits = encoder.apply_head(encoder.model(ids).last_hidden_state)
-    if (difference := find_difference(logits, expected)) is not None:
-        raise ValueError(
-            f"The logits of the encoder and of Transformers' {source.model_type} with full attention differ by "
-            f"{difference:.2g}. The model may have features that this package does not support. Use another model."
-        )
+    encoder = Blueprint.make(MDMEncoderForMaskedLM, config).load(kept)
+    check_predictions(encoder, make_causal(source, kept, torch.float32).eval())
 
 
 def convert(source: str, output_dir: Path, max_length: int | None = None) -> MDMEncoderForMaskedLM:
@@ -392,25 +319,19 @@ def convert(source: str, output_dir: Path, max_length: int | None = None) -> MDM
             "Convert a masked diffusion model, whose name in dLLM contains mdlm."
         )
     folder = download(source, ["*.json", "*.jinja", "*.txt", "*.model", "README.md"])
-    given = read_json_file(folder / "config.json")
-    if not given:
+    if not (folder / "config.json").exists():
         raise ValueError(f"{folder} has no config.json. Pass the folder or the Hub name of a model.")
-    config, kind = as_causal_lm(given), given["model_type"]
-    convert_settings(config, weight_names(config), max_length)  # checks the settings
-    tokenizer = load_source_tokenizer(folder, kind)
+    given = read_json(folder / "config.json")
+    config, *_ = plan(given, max_length)
+    tokenizer = load_source_tokenizer(folder, given["model_type"])
     old_mask, mask = find_mask(given, folder, tokenizer), tokenizer.mask_token_id
-    weights = {llama_name(name): tensor for name, tensor in read_weights(download(source, ["*.safetensors"])).items()}
-    if TABLE not in weights:
-        raise ValueError(f"{folder} has no token table ({TABLE}). Download the model again.")
-    if config.tie_word_embeddings:
-        untie(weights)
-    move_mask(weights, old_mask, mask)
-    model = convert_model(config, weights, mask, max_length, shift_predictions=kind == "Dream")
-    ends = read_json_file(folder / "generation_config.json").get("eos_token_id", config.eos_token_id)
+    model = convert_model(given, read_tensors(download(source, ["*.safetensors"])), old_mask, mask, max_length)
+    path = folder / "generation_config.json"
+    ends = (read_json(path) if path.exists() else {}).get("eos_token_id", config.eos_token_id)
     model.config.eos_token_id = model.generation_config.eos_token_id = find_end_tokens(ends, tokenizer)
     if old_mask != mask:
         model.generation_config.suppress_tokens = [old_mask]
-    model.config.source_config = {"model_type": kind} | read_source_facts(source)
+    model.config.source_config = {"model_type": given["model_type"]} | read_source_facts(source)
     model.config.validate()
     save_model(model, tokenizer, output_dir)
     return model

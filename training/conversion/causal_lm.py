@@ -1,0 +1,275 @@
+# Copyright 2026 The AO-GPT package authors.
+# SPDX-License-Identifier: Apache-2.0
+"""
+Command that converts a causal language model into an any-order model with the same left-to-right predictions.
+
+    python training/conversion/causal_lm.py SOURCE OUTPUT_DIR [--max_length N] [--target_injection KIND]
+        [--start_token TOKEN]
+
+SOURCE is a folder or Hub name of a Llama, Mistral, Qwen2, Qwen3, SmolLM3, OLMo or GPT-2, or of another model with the
+layers of a Llama. The converted model has the weights of SOURCE. Left to right, it predicts what SOURCE predicts for a
+text that begins with the start token. Other orders are learned by further training. docs/conversion.md describes the
+options.
+"""
+
+import json
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    GPT2Config,
+    PreTrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
+
+from common.commands import Parser, one_line_errors
+from common.files import check_empty_folder
+from common.models import load_pretrained, read_any_config, save_model
+from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM
+from modeling_aogpt.conversion import SAME_NAMES, Blueprint, ReleasedArchitecture, Tensors
+from modeling_aogpt.convert_reference_checkpoint import DECODER_BLOCK, SIGMA_GPT
+from modeling_aogpt.tokenization import load_tokenizer
+from training.conversion.core import (
+    FAMILIES,
+    check_predictions,
+    convert_settings,
+    find_end_tokens,
+    read_source_facts,
+)
+
+# Keys of `source_config` that are not settings of the source, but facts about it, for model cards and for the export.
+SOURCE_FACTS = ("_name_or_path", "license", "generation_config", "mask_token")
+INJECTIONS = ("none", "adaln", "input", "shared", "per_layer")
+
+# Names of GPT-2's modules. They have the names of the released decoders, but no target injection.
+GPT2 = ReleasedArchitecture(
+    name="GPT-2",
+    embeddings={"transformer.wte": "model.embed_tokens", "transformer.wpe": "model.position_embeddings"},
+    block={old: new for old, new in DECODER_BLOCK.items() if "adaLN" not in old},
+    head=SIGMA_GPT.head,
+)
+
+
+def convert_config(
+    source: PreTrainedConfig,
+    names: set[str],
+    start_token_id: int,
+    target_injection: str | None = None,
+    max_length: int | None = None,
+) -> AOGPTConfig:
+    """
+    Return the configuration of the any-order model.
+
+    Args:
+        source (`PreTrainedConfig`): Configuration of the causal language model.
+        names (`set` of `str`): Names of the weights of the source. They show which biases and norms it has.
+        start_token_id (`int`): Token that begins every sequence.
+        target_injection (`str`, *optional*): See [`AOGPTConfig`]; defaults to `"none"`, or to `"adaln"` for a GPT-2.
+        max_length (`int`, *optional*): Length of the longest sequence; defaults to that of the source.
+
+    Raises:
+        ValueError: If a setting or a weight of the source is not supported.
+    """
+    settings = convert_settings(source, names, max_length)
+    is_gpt2 = isinstance(source, GPT2Config)
+    target_injection = target_injection or ("adaln" if is_gpt2 else "none")
+    allowed = INJECTIONS[1:] if is_gpt2 else INJECTIONS[:2]
+    if target_injection not in allowed:
+        raise ValueError(
+            f"For this model, `target_injection` must be one of {', '.join(allowed)}, but is {target_injection!r}."
+        )
+    given = json.loads(source.to_json_string())
+    return AOGPTConfig(
+        **settings,
+        target_injection=target_injection,
+        start_token_id=start_token_id,
+        source_config={name: value for name, value in given.items() if name not in SOURCE_FACTS},
+    )
+
+
+@torch.no_grad()
+def convert_model(
+    source: PreTrainedModel,
+    start_token_id: int,
+    target_injection: str | None = None,
+    max_length: int | None = None,
+) -> AOGPTForAnyOrderLM:
+    """
+    Convert a causal language model into an any-order model, as described at the top of this file.
+
+    Both models use the same memory for their weights (except for a GPT-2, whose weights are transposed), so training
+    one of them changes the other. See [`convert_config`] for the arguments.
+
+    Raises:
+        ValueError: If a setting or a weight of the source is not supported, or if the predictions of the two models
+            differ.
+    """
+    blueprint, tensors = plan(source, start_token_id, target_injection, max_length)
+    model = blueprint.load(tensors).to(source.device)
+    check_predictions(model, source)
+    return model
+
+
+def plan(
+    source: PreTrainedModel, start_token_id: int, target_injection: str | None, max_length: int | None
+) -> tuple[Blueprint, Tensors]:
+    """
+    Return the blueprint of the any-order model, and checked tensors for it.
+
+    `source` can be a model on the meta device. Everything but the values of its weights is then checked.
+    """
+    config = convert_config(source.config, set(source.state_dict()), start_token_id, target_injection, max_length)
+    architecture = GPT2 if isinstance(source.config, GPT2Config) else SAME_NAMES
+    blueprint = Blueprint.make(AOGPTForAnyOrderLM, config, architecture)
+    tensors = released_tensors(source, config)
+    tensors |= {name: tensor.to(source.dtype) for name, tensor in neutral_targets(blueprint).items()}
+    blueprint.check(tensors, f"SOURCE (a model of type {source.config.model_type!r})", f"a {FAMILIES}")
+    return blueprint, tensors
+
+
+def released_tensors(source: PreTrainedModel, config: AOGPTConfig) -> Tensors:
+    """
+    Return the weights of the source. In a GPT-2, weights of projections are transposed.
+
+    In the any-order model, the start token has position embedding 0, and the token at position p has position embedding
+    p + 1. For the same length, the model therefore needs one more position embedding than a GPT-2. The additional one
+    is a copy of the last one.
+    """
+    tensors = dict(source.state_dict())
+    if isinstance(source.config, GPT2Config):
+        positions = tensors["transformer.wpe.weight"][: config.max_position_embeddings]
+        tensors["transformer.wpe.weight"] = torch.cat((positions, positions[-1:]))
+        for name, tensor in tensors.items():
+            if re.search(r"\.(c_attn|c_proj|c_fc)\.weight", name):
+                tensors[name] = tensor.t().contiguous()
+    return tensors
+
+
+def neutral_targets(blueprint: Blueprint) -> Tensors:
+    """Return a target injection that has no effect at first, but gets a gradient from the first step on."""
+    tensors, config = {}, blueprint.model.config
+    for name, weight in blueprint.model.state_dict().items():
+        if "modulation" not in name and "target_embeddings" not in name:
+            continue
+        tensors[name] = torch.zeros(weight.shape)
+        if name.endswith("modulation.proj.bias"):  # shift, scale, gate, shift, scale, gate
+            tensors[name].view(-1, config.hidden_size)[2::3] = 1.0
+        elif "target_embeddings" in name and config.target_injection == "adaln":
+            std, generator = config.initializer_range, torch.Generator().manual_seed(0)
+            nn.init.trunc_normal_(tensors[name], std=std, a=-3 * std, b=3 * std, generator=generator)
+    return tensors
+
+
+def find_start_token(config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase, token: str | None) -> int:
+    """
+    Return the id of the start token.
+
+    It is `token` if given, or else beginning-of-text, or else end-of-text.
+
+    Raises:
+        ValueError: If `token` is not in the vocabulary; or if it is None, and the model has neither a beginning-of-text
+            nor an end-of-text token.
+    """
+    if token is not None:
+        if token not in tokenizer.get_vocab():
+            raise ValueError(f"`start_token` must be in the vocabulary of the tokenizer, but is {token!r}.")
+        return tokenizer.get_vocab()[token]
+    eos = config.eos_token_id[0] if isinstance(config.eos_token_id, list) else config.eos_token_id
+    for token_id in (tokenizer.bos_token_id, config.bos_token_id, tokenizer.eos_token_id, eos):
+        if token_id is not None:
+            return token_id
+    raise ValueError(
+        "The model has neither a beginning-of-text nor an end-of-text token. Set `--start_token` to a token of its "
+        "tokenizer."
+    )
+
+
+def read_generation_settings(causal: PreTrainedModel) -> dict[str, Any]:
+    """Return the generation settings of a model, for its export, under the key `generation_config`."""
+    try:
+        causal.generation_config.validate(strict=True)
+    except ValueError:
+        return {}  # Transformers would not save these settings
+    settings = causal.generation_config.to_diff_dict()
+    return {"generation_config": {name: value for name, value in settings.items() if not name.startswith("_")}}
+
+
+def convert(
+    source: str,
+    output_dir: Path,
+    target_injection: str | None = None,
+    start_token: str | None = None,
+    max_length: int | None = None,
+) -> AOGPTForAnyOrderLM:
+    """
+    Convert a causal language model, and write the any-order model and its tokenizer to a folder.
+
+    Args:
+        source (`str`): Folder or Hub name.
+        output_dir (`Path`): The folder to write. It must be empty or not exist.
+        target_injection (`str`, *optional*): See [`convert_model`].
+        start_token (`str`, *optional*): See [`find_start_token`].
+        max_length (`int`, *optional*): See [`convert_model`].
+
+    Returns:
+        `AOGPTForAnyOrderLM`: The converted model.
+
+    Raises:
+        ValueError: If the folder is not empty, or if [`convert_model`], [`find_start_token`] or `load_tokenizer` fails.
+    """
+    check_empty_folder(output_dir)
+    config = read_any_config(source)
+    tokenizer = load_tokenizer(source)
+    start_token_id = find_start_token(config, tokenizer, start_token)
+    # Models that cannot be converted are refused before their weights are downloaded.
+    with torch.device("meta"):
+        empty = AutoModelForCausalLM.from_config(config)
+    plan(empty, start_token_id, target_injection, max_length)
+    if tokenizer.mask_token_id > config.vocab_size:
+        raise ValueError(
+            f"The tokenizer of SOURCE has ids up to {tokenizer.mask_token_id - 1}, but the embedding table of SOURCE "
+            f"has only {config.vocab_size} entries. Call `resize_token_embeddings` of SOURCE and save it, or remove "
+            "the added tokens from its tokenizer."
+        )
+    causal = load_pretrained(AutoModelForCausalLM, source, dtype="auto").eval()
+    model = convert_model(causal, start_token_id, target_injection, max_length)
+    model.config.num_valid_tokens = model.config.mask_token_id = tokenizer.mask_token_id
+    ends = find_end_tokens(causal.generation_config.eos_token_id, tokenizer)
+    model.config.eos_token_id = model.generation_config.eos_token_id = ends
+    model.generation_config.order = "left_to_right"  # until the model is trained in other orders
+    mask = AutoTokenizer.from_pretrained(source, trust_remote_code=False).mask_token  # `tokenizer` has another one
+    facts = read_source_facts(source) | read_generation_settings(causal) | ({"mask_token": mask} if mask else {})
+    model.config.source_config |= facts
+    model.config.validate()
+    save_model(model, tokenizer, output_dir)
+    return model
+
+
+@one_line_errors()
+def main(argv: list[str]) -> None:
+    """Run the command."""
+    parser = Parser((), description="Convert a causal language model into an any-order model.")
+    parser.add_argument("source", metavar="SOURCE", help="folder or Hub name of a causal language model")
+    parser.add_argument("output_dir", type=Path, metavar="OUTPUT_DIR", help="folder to write; must be new or empty")
+    parser.add_argument(
+        "--target_injection",
+        choices=INJECTIONS,
+        help="how a row gets its target position (default: none for rotary positions, adaln for a GPT-2)",
+    )
+    parser.add_argument("--start_token", help="token that begins every sequence (default: beginning- or end-of-text)")
+    parser.add_argument("--max_length", type=int, help="length of the longest sequence (default: that of SOURCE)")
+    (arguments,) = parser.parse(argv)
+    model = convert(**vars(arguments))
+    print(f"Written: {arguments.output_dir}, with {model.num_parameters():,} parameters.")
+    print(f"To train the model in any order, run training/pretrain.py with --init_from {arguments.output_dir}.")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

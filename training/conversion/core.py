@@ -1,0 +1,253 @@
+# Copyright 2026 The AO-GPT package authors.
+# SPDX-License-Identifier: Apache-2.0
+"""
+What the converters of this folder share: settings, comparison of predictions, and facts about the source.
+
+`modeling_aogpt/conversion.py` has what they share with the converter of released checkpoints: reading and checking
+tensors.
+"""
+
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from huggingface_hub import metadata_load
+from torch import nn
+from transformers import (
+    GPT2Config,
+    PreTrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
+from transformers.utils import cached_file
+from yaml import YAMLError
+
+from modeling_aogpt import AOGPTForAnyOrderLM, MDMEncoderForMaskedLM
+from modeling_aogpt.conversion import Tensors
+
+# Settings that have the same name and meaning in Transformers and in this package.
+COMMON_SETTINGS = (
+    "vocab_size",
+    "hidden_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "intermediate_size",
+    "hidden_act",
+    "initializer_range",
+    "tie_word_embeddings",
+)
+
+# Settings that this package does not support, and the values at which they have no effect.
+UNSUPPORTED = {
+    "quantization_config": None,
+    "embedding_multiplier": 1.0,
+    "residual_multiplier": 1.0,
+    "logits_scaling": 1.0,
+    "clip_qkv": None,
+    "attn_logit_softcapping": None,
+    "final_logit_softcapping": None,
+    "num_experts": None,
+    "num_local_experts": None,
+    "scale_attn_by_inverse_layer_idx": False,
+    "reorder_and_upcast_attn": False,
+    "add_cross_attention": False,
+    "scale_attn_weights": True,
+}
+
+NUM_CHECKED_TOKENS = 64
+FAMILIES = "Llama, Mistral, Qwen2, Qwen3, SmolLM3, OLMo or GPT-2"
+
+
+# ----------------------------------------------------------------------------------------------------------- settings
+
+
+def convert_settings(source: PreTrainedConfig, names: set[str], max_length: int | None) -> dict[str, Any]:
+    """Return the settings of a model of this package with the layers of the source (see `causal_lm.convert_config`)."""
+    for name, value in UNSUPPORTED.items():
+        if getattr(source, name, value) != value:
+            raise ValueError(
+                f"A model with `{name}={getattr(source, name)!r}` cannot be converted. Convert a model with "
+                f"`{name}={value!r}`."
+            )
+    is_gpt2 = isinstance(source, GPT2Config)
+    needed = ("rope_parameters", *["rms_norm_eps"] * ("model.norm.weight" in names))
+    if missing := [] if is_gpt2 else [name for name in needed if not hasattr(source, name)]:
+        raise ValueError(
+            f"A model of type {source.model_type!r} cannot be converted, because its config.json has no "
+            f"{', '.join(missing)}. Use a {FAMILIES}, or another model with the layers of a Llama."
+        )
+    longest = source.max_position_embeddings
+    max_length = longest if max_length is None else max_length
+    if not 1 <= max_length <= longest:
+        raise ValueError(f"`max_length` must be between 1 and {longest} (the limit of SOURCE), but is {max_length}.")
+    settings = {name: getattr(source, name) for name in COMMON_SETTINGS if hasattr(source, name)}
+    settings |= {
+        "max_position_embeddings": max_length,
+        "lm_head_bias": "lm_head.bias" in names,
+        "bos_token_id": source.bos_token_id,
+        "eos_token_id": source.eos_token_id,
+        "pad_token_id": source.pad_token_id,
+    }
+    if is_gpt2:
+        settings |= {
+            "intermediate_size": source.n_inner,
+            "hidden_act": source.activation_function,
+            "norm": "layernorm",
+            "norm_eps": source.layer_norm_epsilon,
+            "qk_norm": False,
+        }
+    else:
+        settings |= _rotary_settings(source, names, max_length)
+    return settings
+
+
+def _rotary_settings(source: PreTrainedConfig, names: set[str], max_length: int) -> dict[str, Any]:
+    """Return the settings of a model with the layers of a Llama. The `names` of its weights show which parts it has."""
+    window = getattr(source, "sliding_window", None)
+    layer_types = getattr(source, "layer_types", None) or []
+    uses_window = not layer_types or any(kind != "full_attention" for kind in layer_types)
+    if window is not None and window < max_length and uses_window:
+        raise ValueError(
+            f"SOURCE has a sliding window: a token attends only to the last {window} tokens. It cannot be converted "
+            f"for sequences of {max_length} tokens. Set `--max_length` to {window} or less."
+        )
+    original = source.rope_parameters.get("original_max_position_embeddings", max_length)
+    if source.rope_parameters.get("llama_4_scaling_beta") and max_length > original:
+        raise ValueError(
+            f"SOURCE scales attention queries after the first {original} tokens (llama_4_scaling_beta). It cannot be "
+            f"converted for sequences of {max_length} tokens. Set `--max_length` to {original} or less."
+        )
+    layer = "model.layers.0."
+    has_norm_weight = f"{layer}input_layernorm.weight" in names
+    has_rope = getattr(source, "no_rope_layers", None) or []  # despite its name, 1 marks a layer with rotary positions
+    return {
+        "position_encoding": "rotary",
+        "rope_parameters": dict(source.rope_parameters),
+        "no_rope_layers": [index for index, is_rotary in enumerate(has_rope) if not is_rotary] or None,
+        "head_dim": getattr(source, "head_dim", None),
+        "gated_mlp": f"{layer}mlp.gate_proj.weight" in names,
+        "attention_bias": f"{layer}self_attn.q_proj.bias" in names,
+        "attention_output_bias": f"{layer}self_attn.o_proj.bias" in names,
+        "mlp_bias": f"{layer}mlp.up_proj.bias" in names,
+        "qk_norm": f"{layer}self_attn.q_norm.weight" in names,
+        "norm": "rmsnorm" if has_norm_weight else "layernorm",
+        "norm_weight": has_norm_weight,
+        "norm_bias": f"{layer}input_layernorm.bias" in names,
+        "norm_eps": source.rms_norm_eps if has_norm_weight else 1e-5,  # OLMo has no setting for it
+    }
+
+
+# --------------------------------------------------------------------------------------------------------- comparison
+
+
+def make_causal(config: PreTrainedConfig, tensors: Tensors, dtype: torch.dtype) -> PreTrainedModel:
+    """Return the causal language model of Transformers with these tensors, which are not copied unless cast."""
+    causal = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)].from_pretrained(
+        None, config=config, state_dict=dict(tensors), dtype=dtype
+    )
+    causal.config._name_or_path = ""  # Transformers sets "None"
+    return causal
+
+
+@contextmanager
+def float32_weights(*models: PreTrainedModel) -> Iterator[None]:
+    """Convert 16-bit weights to float32 within a `with` statement. Buffers such as rotary frequencies do not change."""
+    dtypes = {weight: weight.dtype for model in models for weight in model.parameters()}
+    _cast({weight: torch.promote_types(dtype, torch.float32) for weight, dtype in dtypes.items()})
+    try:
+        yield
+    finally:
+        _cast(dtypes)
+
+
+def _cast(dtypes: dict[nn.Parameter, torch.dtype]) -> None:
+    """Cast each weight to its dtype. Weights that share memory still share it."""
+    groups = defaultdict(list)
+    for weight in dtypes:
+        groups[weight.data_ptr(), weight.shape].append(weight)
+    for group in groups.values():
+        data = group[0].data.to(dtypes[group[0]])
+        for weight in group:
+            weight.data = data
+
+
+@torch.no_grad()
+def check_predictions(model: AOGPTForAnyOrderLM | MDMEncoderForMaskedLM, causal: PreTrainedModel) -> None:
+    """
+    Raise a `ValueError` unless both models have the same logits for random tokens.
+
+    A decoder is compared left to right, and an encoder with `causal` under full attention.
+    """
+    config, device = model.config, causal.device
+    is_encoder = isinstance(model, MDMEncoderForMaskedLM)
+    length = min(NUM_CHECKED_TOKENS, config.max_position_embeddings)
+    generator = torch.Generator().manual_seed(0)
+    ids = torch.randint(config.num_valid_tokens + is_encoder, (1, length), generator=generator).to(device)
+    with float32_weights(model.to(device), causal):  # rounding to 16 bits would hide differences
+        if is_encoder:
+            causal.set_attn_implementation("eager")
+            mask = torch.zeros(1, 1, length, length, device=device)
+            expected = causal(ids, attention_mask=mask, use_cache=False).logits
+            if config.shift_predictions:
+                expected = torch.cat((expected[:, :1], expected[:, :-1]), dim=1)
+            logits = model.apply_head(model.model(ids).last_hidden_state)
+        else:
+            start = torch.full_like(ids[:, :1], config.start_token_id)
+            expected = causal(torch.cat((start, ids[:, :-1]), dim=1), use_cache=False).logits
+            logits = model(ids).logits
+    # Transformers computes norms and rotations in float32, even in a model with float64 weights.
+    tolerance = 100 * torch.finfo(torch.float32).eps ** 0.75 * expected.abs().max()
+    difference = (logits - expected).abs().max()
+    if not difference <= tolerance:  # also if it is NaN
+        raise ValueError(
+            f"The logits of Transformers' {causal.config.model_type} and of this package's model differ by "
+            f"{difference:.2g}, because the {causal.config.model_type} has features that this package does not "
+            "support. Use a model of another type."
+        )
+
+
+# -------------------------------------------------------------------------------------------------------------- facts
+
+
+def find_end_tokens(ids: int | list[int] | None, tokenizer: PreTrainedTokenizerBase) -> int | list[int]:
+    """
+    Return the ids at which generation stops: that of the tokenizer, and `ids`, those of the source.
+
+    The id of the tokenizer is the first. It separates and pads the documents in training.
+    """
+    ids = ids if isinstance(ids, list) else [ids]
+    first, *others = dict.fromkeys([tokenizer.eos_token_id, *(token for token in ids if token is not None)])
+    return [first, *others] if others else first
+
+
+def read_source_facts(source: str) -> dict[str, str]:
+    """
+    Return what is known of `_name_or_path` (only a Hub name) and `license` (from the model card).
+
+    Both become part of model cards, so other texts than names are left out.
+    """
+    card = cached_file(
+        source,
+        "README.md",
+        _raise_exceptions_for_missing_entries=False,
+        _raise_exceptions_for_connection_errors=False,
+    )
+    try:
+        metadata = {} if card is None else metadata_load(card) or {}
+    except (ValueError, YAMLError):  # the text between the first two "---" is not metadata
+        metadata = {}
+    facts = {
+        "_name_or_path": (None if Path(source).is_dir() else source, r"[\w.-]+(/[\w.-]+)?"),
+        "license": (metadata.get("license"), r"[\w.+-]+"),
+    }
+    return {
+        name: fact
+        for name, (fact, pattern) in facts.items()
+        if isinstance(fact, str) and re.fullmatch(pattern, fact, re.ASCII)
+    }

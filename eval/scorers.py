@@ -45,6 +45,7 @@ class AnyOrderScorer:
     ensemble_size: int = 8
     num_ranks: int = 8
     num_times: int = 32
+    num_unscored: ClassVar[int] = 0  # number of tokens at the start of a sequence that are not scored
 
     def __post_init__(self) -> None:
         self.is_encoder = isinstance(self.model, MDMEncoderForMaskedLM)
@@ -83,6 +84,11 @@ class CausalScorer:
     start_id: int | None = None
     measures: ClassVar[Sequence[str]] = ("left_to_right",)
     default_measures: ClassVar[Sequence[str]] = ("left_to_right",)
+
+    @property
+    def num_unscored(self) -> int:
+        """Number of tokens at the start of a sequence that are not scored."""
+        return int(self.start_id is None)
 
     def negative_log_likelihood(self, measure: str, batch: Batch, generator: torch.Generator | None) -> torch.Tensor:
         """Return -log p of each sequence in nats, (batch,). Each pass computes at most `LOGITS_PER_PASS` logits."""

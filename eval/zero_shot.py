@@ -173,13 +173,16 @@ def zero_shot(
     accelerator = start_accelerator()
     identity = identity or identity_of_weights(model_name)
     weights, revision = (identity, None) if Path(model_name).is_dir() else (None, identity)
-    scorer = _load_scorer(model_name, revision, arguments, accelerator.device)
+    settings = {name: getattr(arguments, name) for name in ("ensemble_size", "num_ranks", "num_times")}
+    scorer = load_scorer(model_name, getattr(torch, arguments.dtype), accelerator.device, revision, **settings)
     precisions = _choose_precisions(scorer, arguments)
     tokenizer = _load_tokenizer(model_name, scorer, arguments)
     length = choose_length(scorer.model, arguments, default_length(model_name, scorer.model.config))
     _choose_start(scorer, tokenizer, length, arguments)
     with in_turn(accelerator):
-        texts = _load_texts(model_name, scorer, tokenizer, length, arguments)
+        packing = arguments.packing or settings_of_run(model_name).get("packing", "packed")
+        cut = partial(_cut, tokenizer=tokenizer, length=length, is_causal=isinstance(scorer, CausalScorer))
+        texts = _load_texts(arguments, packing, cut)
     journal = Journal(journal_folder and _name_by_content(journal_folder, revision, texts))
     results = {
         "model": model_name,
@@ -205,16 +208,6 @@ def zero_shot(
         save(results)
     journal.remove()
     return results
-
-
-# --------------------------------------------------------------------------------------------------------- the model
-
-
-def _load_scorer(
-    model_name: str, revision: str | None, arguments: ScoringArguments, device: torch.device
-) -> ModelScorer:
-    settings = {name: getattr(arguments, name) for name in ("ensemble_size", "num_ranks", "num_times")}
-    return load_scorer(model_name, getattr(torch, arguments.dtype), device, revision, **settings)
 
 
 def _choose_precisions(scorer: ModelScorer, arguments: ScoringArguments) -> dict[str, str]:
@@ -300,36 +293,35 @@ def _choose_start(
         )
 
 
-# --------------------------------------------------------------------------------------------------------- the texts
-
-
 def _load_texts(
-    model_name: str,
-    scorer: ModelScorer,
-    tokenizer: PreTrainedTokenizerBase,
-    length: int,
-    arguments: ScoringArguments,
+    arguments: ScoringArguments, packing: str, cut: Callable[[Dataset, str, dict[str, Any]], Text]
 ) -> dict[str, Text]:
-    """Return the texts to score, by name."""
-    is_causal = isinstance(scorer, CausalScorer)
+    """Return the texts to score, by name. `cut` makes a `Text` of documents, their packing or protocol, and facts."""
     if arguments.text_file:
-        packing = arguments.packing or settings_of_run(model_name).get("packing", "packed")
-        texts = keep_text(load_files(arguments.text_file, arguments.sample_by), arguments.text_column)
-        sequences, counts = _cut(texts, tokenizer, packing, length, is_causal)
-        return {TEXT_FILES: Text(sequences, {"files": arguments.text_file, "packing": packing} | counts)}
-    loaded = {}
-    for name in arguments.datasets:
-        texts = load_texts(name, arguments.data_dir, arguments.split)
-        sequences, counts = _cut(texts, tokenizer, arguments.protocol, length, is_causal)
-        split = arguments.split or EVALUATION_SETS[name].split
-        loaded[name] = Text(sequences, {"from": arguments.data_dir or "Hub", "split": split} | counts)
-    return loaded
+        documents = keep_text(load_files(arguments.text_file, arguments.sample_by), arguments.text_column)
+        return {TEXT_FILES: cut(documents, packing, {"files": arguments.text_file, "packing": packing})}
+    return {
+        name: cut(
+            load_texts(name, arguments.data_dir, arguments.split),
+            arguments.protocol,
+            {
+                "from": arguments.data_dir or "Hub",
+                "split": arguments.split or EVALUATION_SETS[name].split,
+            },
+        )
+        for name in arguments.datasets
+    }
 
 
 def _cut(
-    texts: Dataset, tokenizer: PreTrainedTokenizerBase, packing: str, length: int, is_causal: bool
-) -> tuple[list[dict[str, Any]], dict[str, int]]:
-    """Tokenize texts and cut them into sequences (see `Text`). Return the sequences, and total counts."""
+    texts: Dataset,
+    packing: str,
+    facts: dict[str, Any],
+    tokenizer: PreTrainedTokenizerBase,
+    length: int,
+    is_causal: bool,
+) -> Text:
+    """Tokenize documents, and cut them into sequences. Total counts are added to `facts`."""
     documents = encode_documents(texts, tokenizer, with_token_bytes=True)
     if packing == "documents":
         sequences = pad(documents, length, tokenizer.eos_token_id, "given")[0].to_list()
@@ -337,12 +329,13 @@ def _cut(
             sequences = [one | {"input_ids": one["input_ids"][: one["num_tokens"]]} for one in sequences]
     else:
         sequences = cut_into_sequences(documents, length, "clean" if packing == "packed" else packing)
-    return sequences, {
+    counts = {
         "documents": len(documents),
         "sequences": len(sequences),
         "bytes": sum(one["num_bytes"] for one in sequences),
         "dropped_tokens": total(documents, "num_tokens") - sum(one["num_tokens"] for one in sequences),
     }
+    return Text(sequences, facts | counts)
 
 
 def _name_by_content(folder: Path, revision: str | None, texts: dict[str, Text]) -> Path:
@@ -352,9 +345,6 @@ def _name_by_content(folder: Path, revision: str | None, texts: dict[str, Text])
         for sequence in text.sequences:
             digest.update(json.dumps(sequence["input_ids"]).encode())
     return folder.with_name(f"{folder.name}-{digest.hexdigest()[:12]}")
-
-
-# ------------------------------------------------------------------------------------------------------- the results
 
 
 def _score_text(
@@ -376,7 +366,7 @@ def _score_text(
         options = arguments.num_orders, arguments.seed, batch_size, precision, journal, name
         nats = score_sequences(scorer, [one["input_ids"] for one in sequences], measure, *options)
         measures[measure] = _summarize(scorer, sequences, nats)
-    return text.facts | {"tokens": int(_count_tokens(scorer, text.sequences).sum()), "measures": measures}
+    return text.facts | {"tokens": sum(_count_tokens(scorer, text.sequences)), "measures": measures}
 
 
 def _summarize(scorer: ModelScorer, sequences: list[dict[str, Any]], nats: np.ndarray) -> dict[str, Any]:
@@ -385,30 +375,22 @@ def _summarize(scorer: ModelScorer, sequences: list[dict[str, Any]], nats: np.nd
 
     `nats` has the negative log-likelihood of each sequence.
     """
-    results = {"sequences": len(sequences), **perplexity_over(nats, _count_tokens(scorer, sequences))}
+    results = {"sequences": len(sequences), **perplexity_over(nats, np.array(_count_tokens(scorer, sequences)))}
     # `num_bytes` includes the first token. If it is not scored, bits per byte would be too low, so they are left out.
-    if not _skips_first(scorer):
+    if not scorer.num_unscored:
         results |= bits_per_byte_over(nats, np.array([one["num_bytes"] for one in sequences]))
     return results
 
 
-def _skips_first(scorer: ModelScorer) -> bool:
-    """Return whether the first token of a sequence is not scored."""
-    return isinstance(scorer, CausalScorer) and scorer.start_id is None
-
-
-def _count_tokens(scorer: ModelScorer, sequences: list[dict[str, Any]]) -> np.ndarray:
+def _count_tokens(scorer: ModelScorer, sequences: list[dict[str, Any]]) -> list[int]:
     """Return the number of scored tokens of each sequence."""
-    return np.array([one["num_tokens"] - _skips_first(scorer) for one in sequences])
+    return [one["num_tokens"] - scorer.num_unscored for one in sequences]
 
 
 def format_report(results: dict[str, Any]) -> str:
     """Return the tables that the command prints."""
     table = zero_shot_table([results])
     return f"{table}\n\n{paper_table([results])}" if results["arguments"]["datasets"] else table
-
-
-# ------------------------------------------------------------------------------------------------------- the command
 
 
 def output_paths(model_name: str, identity: str | None, arguments: ScoringArguments) -> tuple[Path, Path]:

@@ -175,9 +175,8 @@ def measure_decoder(
             held["modulation_bytes"] = sum(table.nbytes for table in self.modulations or ())
 
     model.decoding_state_class = Observed
-    with PeakMemory(model.device) as peak:
-        model.generate(max_length=length, num_steps=min(NUM_STEPS, length), unmasking="fixed_count")
-    return held | {"peak_bytes": peak.bytes}
+    settings = {"max_length": length, "num_steps": min(NUM_STEPS, length), "unmasking": "fixed_count"}
+    return {"peak_bytes": measure_peak(partial(model.generate, **settings), model.device)} | held
 
 
 def measure_encoder(
@@ -194,9 +193,7 @@ def measure_encoder(
     inputs = torch.zeros(1, length, dtype=torch.long)
     inputs[:, : max(1, length // NUM_STEPS)] = config.mask_token_id
     model.generate(inputs[:, :2], num_steps=1)
-    with PeakMemory(model.device) as peak:
-        model.generate(inputs, num_steps=1)
-    return {"encoder_peak_bytes": peak.bytes}
+    return {"encoder_peak_bytes": measure_peak(partial(model.generate, inputs, num_steps=1), model.device)}
 
 
 def _make_decoder(
@@ -208,40 +205,27 @@ def _make_decoder(
         return AOGPTForAnyOrderLM(config).eval().to(dtype)
 
 
-class PeakMemory:
+def measure_peak(function: Callable[[], object], device: torch.device) -> int:
     """
-    Context manager that measures the largest increase of memory, and stores it in `bytes`.
+    Call a function, and return the largest increase of memory in bytes.
 
     On CUDA, the allocator reports the peak. Otherwise, the memory of the process is sampled every 2 ms.
     """
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+        before = torch.cuda.memory_allocated(device)
+        function()
+        return torch.cuda.max_memory_allocated(device) - before
+    process, is_over = psutil.Process(), threading.Event()
+    samples = [process.memory_info().rss]
 
-    def __init__(self, device: torch.device) -> None:
-        self.device = device
-        self.bytes = 0
-        self._process = psutil.Process()
-        self._is_over = threading.Event()
-        self._thread = threading.Thread(target=self._sample, daemon=True)
+    def sample() -> None:
+        while not is_over.wait(0.002):
+            samples.append(process.memory_info().rss)
 
-    def __enter__(self) -> "PeakMemory":
-        if self.device.type == "cuda":
-            torch.cuda.reset_peak_memory_stats(self.device)
-            self._before = torch.cuda.memory_allocated(self.device)
-        else:
-            self._before = self._process.memory_info().rss
-            self._thread.start()
-        return self
-
-    def _update(self) -> None:
-        self.bytes = max(self.bytes, self._process.memory_info().rss - self._before)
-
-    def _sample(self) -> None:
-        while not self._is_over.wait(0.002):
-            self._update()
-
-    def __exit__(self, *_: object) -> None:
-        if self.device.type == "cuda":
-            self.bytes = torch.cuda.max_memory_allocated(self.device) - self._before
-        else:
-            self._is_over.set()
-            self._thread.join()
-            self._update()
+    thread = threading.Thread(target=sample, daemon=True)
+    thread.start()
+    function()
+    is_over.set()
+    thread.join()
+    return max(*samples, process.memory_info().rss) - samples[0]

@@ -57,8 +57,8 @@ def to_markdown(report: dict[str, Any]) -> str:
     parts = [
         "# Speed of generation",
         f"{report['length']} tokens per sequence, {report['dtype']}, {weights}. Seconds are those of the fastest "
-        "round. The floor is a lower bound on the time of the decoder. The ratio (median over rounds) is relative to the "
-        "decoder with as many steps or, without a number of steps, to one-by-one.",
+        "round. The floor is a lower bound on the time of the decoder. The ratio (median over rounds) is relative to "
+        "the decoder with as many steps or, without a number of steps, to one-by-one.",
         f"```bash\n{report['command']}\n```",
         markdown_table(["machine", ""], [(name, str(value)) for name, value in machine.items()], "lr"),
         markdown_table(["contender", "parameters", "what it does"], contenders, "lrl"),

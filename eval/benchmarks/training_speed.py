@@ -264,8 +264,8 @@ def format_report(results: dict[str, Any]) -> str:
         f"# Training step of AO-GPT {results['size_name']}\n\n{format_table(results)}\n\n"
         f"Written by `{results['command']}` on this device: {results['device']} ({results['threads']} threads, torch "
         f"{results['versions']['torch']}). Utilization refers to {_format_flops(results['peak_flops'])}. The weights, "
-        f"their averages, gradients and moments take {results['state_bytes'] / 1e9:.2f} GB. docs/evaluation.md explains "
-        "the columns.\n"
+        f"their averages, gradients and moments take {results['state_bytes'] / 1e9:.2f} GB. docs/evaluation.md "
+        "explains the columns.\n"
     )
 
 

@@ -37,6 +37,7 @@ BLANK = "_"
 ORDERS = ["random", "left_to_right", "confidence", "margin", "entropy"]
 ENDINGS = {"nothing": "end", "more text": "continue"}
 MAX_LENGTH = 128  # tokens; longer texts take too long to watch
+MAX_CHARACTERS = 2000
 MIN_WIDTH = 260  # pixels; narrower sliders cut off their labels
 # With the model of `make quickstart`, the first example and TEMPERATURE, 99 % of the filled-in texts contain only words
 # of the corpus.
@@ -117,11 +118,13 @@ def encode(
     `ending="continue"` pads it with masks.
 
     Raises:
-        ValueError: If the text is too long, if it contains nothing to fill in, or if `infill` refuses it.
+        ValueError: If the text is too long, if it contains nothing to fill in, or if it cannot be encoded or filled in.
     """
+    if len(text) > MAX_CHARACTERS:  # only the page enforces the `max_length` of a textbox
+        raise ValueError(f"The text must have at most {MAX_CHARACTERS} characters, but has {len(text)}. Shorten it.")
     length, is_end = min(model.config.max_position_embeddings, MAX_LENGTH), ending == "end"
     text = re.sub(rf"\\([{BLANK}\\])|{BLANK}", lambda match: match[1] or tokenizer.mask_token, text)
-    ids = encode_with_masks(text, tokenizer)
+    ids = model.encode_text(text, tokenizer)[0].tolist()
     if longest_gap > 1 and tokenizer.mask_token_id in ids:
         ids = _choose_lengths(model, ids, longest_gap, length if is_end else None)
     if len(ids) > length:
@@ -133,14 +136,6 @@ def encode(
             f'The text has nothing to fill in. Write {BLANK} for each missing token, or choose "more text" below.'
         )
     return torch.tensor([ids])
-
-
-def encode_with_masks(text: str, tokenizer: PreTrainedTokenizerBase) -> list[int]:
-    """Return the ids of a text with masks, as `infill` does: only one space before a mask is dropped."""
-    first, *rest = text.split(tokenizer.mask_token)
-    *parts, last = [first, *(tokenizer.mask_token + part for part in rest)]
-    parts = [*(part.removesuffix(" ") for part in parts), last]
-    return [token for part in parts for token in tokenizer(part, add_special_tokens=False).input_ids]
 
 
 def _choose_lengths(model: PreTrainedModel, ids: list[int], longest_gap: int, padded_length: int | None) -> list[int]:
@@ -379,7 +374,7 @@ def add_text(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None
         "token. If you allow more tokens for each `_`, the model chooses how many. Write `\\_` for a literal "
         "underscore."
     )
-    text = gr.Textbox(EXAMPLES[0], label="Text", elem_id="text", max_length=2000)
+    text = gr.Textbox(EXAMPLES[0], label="Text", elem_id="text", max_length=MAX_CHARACTERS)
     with gr.Row():
         gap = gr.Slider(1, 8, 1, step=1, label="Maximum tokens for each _", min_width=MIN_WIDTH)
         ending = gr.Radio(list(ENDINGS), value=next(iter(ENDINGS)), label="What follows the text")

@@ -191,8 +191,9 @@ class Filler:
         self.model, self.padded_length, self.max_length, self.orders = model, padded_length, max_length, orders
         self.order = "left_to_right" if orders == "gaps_last" else "confidence"
         # A padded document has no end-of-text before its padding. In packed text, a gap can contain end-of-text.
-        excluded = None if padded_length is None else [model.config.eos_token_id]
-        self.settings = {"do_sample": False, "suppress_tokens": excluded}
+        eos = model.config.eos_token_id
+        self.end_of_text = eos if isinstance(eos, list) else [eos]  # the first one is the padding, as in `infill`
+        self.settings = {"do_sample": False, "suppress_tokens": None if padded_length is None else self.end_of_text}
 
     def methods(self) -> dict[str, Callable[[Gap], list[int]]]:
         """Return, by name, the functions that fill in a gap."""
@@ -265,7 +266,7 @@ class Filler:
 
     def pad(self, ids: list[int]) -> torch.LongTensor:
         """Return the ids of a document, padded to `padded_length`."""
-        return self._to_tensor(ids + [self.model.config.eos_token_id] * ((self.padded_length or 0) - len(ids)))
+        return self._to_tensor(ids + self.end_of_text[:1] * ((self.padded_length or 0) - len(ids)))
 
     def _to_tensor(self, ids: list[int]) -> torch.LongTensor:
         """Return token ids as a tensor on the device of the model."""

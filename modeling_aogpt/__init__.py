@@ -8,7 +8,7 @@ from .configuration_aogpt import AOGPTConfig, MDMEncoderConfig
 from .data_collator import DataCollatorForAnyOrderLM
 from .generation import AnyOrderGenerationOutput
 from .generation_config import AnyOrderGenerationConfig
-from .infilling import InfillingOutput
+from .infill import InfillingOutput
 from .likelihood import LogLikelihoodOutput
 from .modeling_aogpt import AOGPTForAnyOrderLM, AOGPTForCausalLM, AOGPTForMaskedLM, AOGPTModel
 from .modeling_mdm_encoder import MDMEncoderForMaskedLM, MDMEncoderModel

@@ -15,12 +15,13 @@ from dataclasses import dataclass
 
 import torch
 from torch import nn
-from transformers import PreTrainedConfig
+from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 from transformers.generation import BaseStreamer, GenerationConfig, GenerationMixin, LogitsProcessorList
 from transformers.utils import ModelOutput, logging
 
 from .decoding_state import DecodingState
 from .devices import draw_uniform, to_device
+from .gaps import encode_with_masks
 from .generation_config import AnyOrderGenerationConfig
 from .inference import inference_method
 from .orders import group_orders, index_by_position, token_mask, token_positions
@@ -206,6 +207,37 @@ class AnyOrderGenerationMixin(GenerationMixin):
         self._check_architecture(config)
         output = self._generate(inputs, attention_mask, config, generator, logits_processor, streamer)
         return output if config.return_dict_in_generate else output.sequences
+
+    def encode_text(self, text: str, tokenizer: PreTrainedTokenizerBase) -> torch.LongTensor:
+        """
+        Return the ids (1, n) of a text with masks, each of which stands for one missing token.
+
+        Unlike `tokenizer(text)`, this method encodes the text after a mask as a part of a text with any tokenizer:
+        "un<|mask|>ly" contains no space, and "ly" begins no word. It keeps line breaks and indentation before a mask,
+        without one space if tokens of words include the space before the word.
+
+        Args:
+            text (`str`): The text, in which each `tokenizer.mask_token` stands for a token.
+            tokenizer (`PreTrainedTokenizerBase`): Tokenizer of the model.
+
+        Returns:
+            `torch.LongTensor` (1, n), the `inputs` of [`~AnyOrderGenerationMixin.generate`].
+
+        Raises:
+            ValueError: If the tokenizer cannot encode the text.
+
+        Examples:
+            >>> from tokenizers import Tokenizer, models
+            >>> from transformers import PreTrainedTokenizerFast
+            >>> from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM
+
+            >>> pieces = Tokenizer(models.WordPiece({"un": 0, "ly": 1, "##ly": 2, "a": 3}, unk_token="a"))
+            >>> tokenizer = PreTrainedTokenizerFast(tokenizer_object=pieces, mask_token="<mask>")
+            >>> model = AOGPTForAnyOrderLM(AOGPTConfig(vocab_size=4, num_hidden_layers=1))
+            >>> tokenizer.convert_ids_to_tokens(model.encode_text("un<mask>ly", tokenizer)[0].tolist())
+            ['un', '<mask>', '##ly']
+        """
+        return torch.tensor([encode_with_masks(text, tokenizer)])
 
     def _generate(
         self,

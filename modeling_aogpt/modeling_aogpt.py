@@ -44,7 +44,7 @@ from .devices import (
 from .generation import AnyOrderGenerationMixin, warn_if_started
 from .generation_config import AnyOrderGenerationConfig
 from .head_loss import head_loss
-from .infilling import AnyOrderInfillingMixin
+from .infill import AnyOrderInfillingMixin
 from .likelihood import AnyOrderLikelihoodMixin
 from .orders import group_orders, index_by_position, index_by_rank, left_to_right_orders, token_mask, token_positions
 from .rows import add_start_row, branch_rows, causal_mask, query_mask, query_rows
@@ -65,7 +65,10 @@ Rotation = tuple[torch.Tensor, torch.Tensor]  # cosines and sines (batch, 1, row
 
 # Methods of AOGPTForAnyOrderLM. If another decoder class lacks a method that the user calls, the error recommends
 # AOGPTForAnyOrderLM.
-ANY_ORDER_METHODS = ("generate", "infill", "log_likelihood", "conditional_log_likelihood", "diffusion_log_likelihood")
+ANY_ORDER_METHODS = (
+    *("generate", "encode_text", "infill"),
+    *("log_likelihood", "conditional_log_likelihood", "diffusion_log_likelihood"),
+)
 
 
 # ------------------------------------------------------------------------------------------------------------ layers

@@ -2,16 +2,23 @@
 # SPDX-License-Identifier: Apache-2.0
 """Functions that load tokenizers and add a mask token with the highest id, so that all lower ids stand for text."""
 
+import json
 import os
+import re
 from pathlib import Path
+from typing import Any
 
-from transformers import AddedToken, AutoTokenizer, PreTrainedTokenizerBase
+from transformers import AddedToken, AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from .configuration_aogpt import AOGPTConfig
+from .gaps import words_include_space
 
-# With `lstrip`, the mask token includes the space before it, because the token of a word also includes the space before
-# the word. Otherwise, filling in "LETTER <|mask|> WITH" would leave two spaces after "LETTER".
-MASK = AddedToken("<|mask|>", lstrip=True, special=True)
+MASK = AddedToken("<|mask|>", special=True)
+# Settings of a tokenizer that its file tokenizer.json does not contain.
+SETTINGS = (
+    *("model_max_length", "padding_side", "truncation_side", "model_input_names", "extra_special_tokens"),
+    *("chat_template", "clean_up_tokenization_spaces", "split_special_tokens"),
+)
 
 
 def load_tokenizer(name_or_path: str | Path) -> PreTrainedTokenizerBase:
@@ -59,8 +66,9 @@ def add_mask_token(tokenizer: PreTrainedTokenizerBase) -> PreTrainedTokenizerBas
     """
     Give the tokenizer the mask token `<|mask|>` with the highest id, and return the tokenizer.
 
-    If the mask token already has the highest id, the tokenizer is not changed. A mask token with a lower id, such as
-    BERT's, is replaced, because a model predicts every id below its mask id.
+    If the mask token already has the highest id, it is kept. A mask token with a lower id, such as BERT's, is replaced,
+    because a model predicts every id below its mask id. If tokens of words include the space before the word, the mask
+    token includes one space before it (see [`include_space_in_mask`]).
 
     Raises:
         ValueError: If `<|mask|>` is already a token with a lower id, or if the ids have gaps. (The tokenizer would then
@@ -68,14 +76,54 @@ def add_mask_token(tokenizer: PreTrainedTokenizerBase) -> PreTrainedTokenizerBas
     """
     vocabulary = tokenizer.get_vocab()
     last = max(vocabulary.values())
+    if tokenizer.mask_token_id == last and not tokenizer.added_tokens_decoder[last].lstrip:
+        return tokenizer
     if tokenizer.mask_token_id != last:
         tokenizer.add_special_tokens({"mask_token": MASK})
-        if tokenizer.mask_token_id != max(tokenizer.get_vocab().values()):
-            cause, hint = "the ids of its other tokens have gaps", "Number the tokens from 0 without gaps."
-            if MASK.content in vocabulary:
-                cause, hint = "it is already a token", "Rename that token, or remove it from the vocabulary."
-            raise ValueError(
-                f"In this tokenizer, {MASK.content} has the id {tokenizer.mask_token_id} instead of {last + 1}, "
-                f"because {cause}. {hint}"
-            )
-    return tokenizer
+    if tokenizer.mask_token_id != max(tokenizer.get_vocab().values()):
+        cause, hint = "the ids of its other tokens have gaps", "Number the tokens from 0 without gaps."
+        if MASK.content in vocabulary:
+            cause, hint = "it is already a token", "Rename that token, or remove it from the vocabulary."
+        raise ValueError(
+            f"In this tokenizer, {MASK.content} has the id {tokenizer.mask_token_id} instead of {last + 1}, "
+            f"because {cause}. {hint}"
+        )
+    return include_space_in_mask(tokenizer) if words_include_space(tokenizer) else tokenizer
+
+
+def include_space_in_mask(tokenizer: PreTrainedTokenizerBase) -> PreTrainedTokenizerBase:
+    """
+    Return a tokenizer whose mask token includes one space before it, as the token of a word does.
+
+    Otherwise, filling in "LETTER <|mask|> WITH" would leave two spaces after "LETTER". The option `lstrip` of a token
+    would also drop line breaks and indentation. A normalizer therefore removes the space. A space that the tokenizer
+    puts before each text is also put there by a normalizer, which, unlike the pre-tokenizer, does not put another space
+    after each mask. The class of the returned tokenizer is the generic one, because classes of particular models do not
+    save normalizers.
+    """
+    backend, mask = tokenizer.backend_tokenizer, tokenizer.mask_token
+    state = json.loads(backend.to_str())
+    normalizer, words = state["normalizer"] or {"type": "Sequence", "normalizers": []}, state["pre_tokenizer"] or {}
+    steps = normalizer["normalizers"] if normalizer["type"] == "Sequence" else [normalizer]
+    steps = [{"type": "Replace", "pattern": {"String": f" {mask}"}, "content": mask}] + [
+        _replace_start(mask, step["prepend"]) if step["type"] == "Prepend" else step for step in steps
+    ]
+    if words.get("prepend_scheme") == "always":  # Metaspace
+        words["prepend_scheme"] = "never"
+        steps.append(_replace_start(mask, words["replacement"], unless=f"[ {words['replacement']}]"))
+    elif words.get("type") == "ByteLevel" and words["add_prefix_space"]:
+        words["add_prefix_space"] = False
+        steps.append(_replace_start(mask, " ", unless=" "))
+    changed = type(backend).from_str(json.dumps(state | {"normalizer": {"type": "Sequence", "normalizers": steps}}))
+    backend.normalizer, backend.pre_tokenizer = changed.normalizer, changed.pre_tokenizer
+    tokenizer.add_special_tokens({"mask_token": AddedToken(mask, special=True, normalized=True)})
+    if type(tokenizer) is PreTrainedTokenizerFast:
+        return tokenizer
+    settings = tokenizer.special_tokens_map | {name: getattr(tokenizer, name) for name in SETTINGS}
+    return PreTrainedTokenizerFast(tokenizer_object=backend, **settings)
+
+
+def _replace_start(mask: str, content: str, unless: str = "") -> dict[str, Any]:
+    """Return a normalizer that puts `content` before each text that starts neither with a mask nor with `unless`."""
+    pattern = rf"\A(?!{'|'.join(filter(None, (unless, re.escape(mask))))})"
+    return {"type": "Replace", "pattern": {"Regex": pattern}, "content": content}

@@ -138,8 +138,8 @@ def check_orders(name: str, orders: torch.Tensor, batch_size: int, length: int) 
     check_tensor(name, orders)
     if tuple(orders.shape) != (batch_size, length):
         raise ValueError(
-            f"`{name}` must have one order for each (returned) sequence, that is, shape ({batch_size}, {length}), but has shape "
-            f"{tuple(orders.shape)}."
+            f"`{name}` must have one order for each (returned) sequence, that is, shape ({batch_size}, {length}), but "
+            f"has shape {tuple(orders.shape)}."
         )
     check_integer_dtype(name, orders)
     is_wrong = (orders.long().sort(dim=-1).values != torch.arange(length, device=orders.device)).any(dim=-1)

@@ -24,7 +24,7 @@ from transformers import PreTrainedTokenizerFast, set_seed
 
 from common.tokenization import train_tokenizer
 from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM
-from modeling_aogpt.infilling import encode_with_masks
+from modeling_aogpt.gaps import encode_with_masks
 
 pytest.importorskip("gradio", reason="the demo needs gradio: pip install -e '.[demo]'")
 from demo import app
@@ -109,9 +109,10 @@ def test_adjacent_gaps_are_one_gap(
     length = int(tiny_model.infill(ids, range(2, 5), 12).lengths)
     is_mask = app.encode(tiny_model, tiny_tokenizer, "ab__e", "end", 2)[0] == tiny_tokenizer.mask_token_id
     assert is_mask.tolist() == [False] * 2 + [True] * length + [False] * (10 - length)
+    encoder = SimpleNamespace(config=tiny_model.config, encode_text=tiny_model.encode_text)
     for model, text, message in (
         (tiny_model, "__", "The text has nothing but gaps"),
-        (SimpleNamespace(config=tiny_model.config), "a_b", "This model is an encoder"),
+        (encoder, "a_b", "This model is an encoder"),
     ):
         with pytest.raises(ValueError, match=f'^{message}, so their lengths .* Set "Maximum tokens for each _" to 1'):
             app.encode(model, tiny_tokenizer, text, "end", 2)
@@ -154,6 +155,7 @@ def test_wrong_inputs_are_errors(tiny_model: AOGPTForAnyOrderLM, tiny_tokenizer:
     for text, message in (
         ("abc", "The text has nothing to fill in. Write _"),
         ("_" * 13, "at most 12 tokens, but has 13"),
+        ("_" * 2001, "at most 2000 characters, but has 2001"),
     ):
         with pytest.raises(ValueError, match=message):
             collect_steps(tiny_model, tiny_tokenizer, text=text)

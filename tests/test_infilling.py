@@ -133,6 +133,16 @@ def test_lengths_are_chosen_by_several_rules(model: AOGPTForAnyOrderLM, padded_l
     assert filler.with_known_length(gap) == fillings[1][1]
 
 
+@pytest.mark.parametrize("padded_length", [8, None])
+def test_models_with_several_ends_of_text_are_padded_with_the_first(padded_length: int | None) -> None:
+    one, several = (random_model(eos_token_id=eos) for eos in (EOS, [EOS, 5]))
+    gap = Gap([3, 1, 4, 2], 1, 2)
+    fillers = [Filler(model, padded_length, max_length=3) for model in (one, several)]
+    assert fillers[0].nats(gap, only_before=False) == fillers[1].nats(gap, only_before=False)
+    for fill in fillers[1].methods().values():
+        assert padded_length is None or not {EOS, 5}.intersection(fill(gap))
+
+
 def test_left_to_right_does_not_see_the_text_after_the_gap(model: AOGPTForAnyOrderLM) -> None:
     filler, fillings, nats = Filler(model, 8, max_length=4), set(), {}
     for after in (5, 6, 7, 8):

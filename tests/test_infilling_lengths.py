@@ -3,7 +3,6 @@
 """Gaps of unknown length."""
 
 from collections.abc import Iterable, Sequence
-from itertools import product
 from typing import Any
 
 import numpy as np
@@ -13,8 +12,8 @@ from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers
 from transformers import GenerationConfig, PreTrainedTokenizerFast
 
 from common.tokenization import train_tokenizer
-from modeling_aogpt import AnyOrderGenerationConfig, AOGPTForAnyOrderLM, infilling
-from modeling_aogpt.infilling import combine_lengths, encode_with_masks
+from modeling_aogpt import AnyOrderGenerationConfig, AOGPTForAnyOrderLM, infill
+from modeling_aogpt.gaps import encode_with_masks
 from tests.references import conditional, random_model, seeded
 
 MASK, EOS = 11, 0
@@ -63,7 +62,7 @@ def test_the_comparison_ignores_the_settings_of_the_model(
     ids = torch.tensor([3, 1, MASK, 4, 5])
     expected = model.infill(ids).log_probs
     model.generation_config.update(order="random", num_steps=1, temperature=0.5, num_return_sequences=3, top_k=2)
-    monkeypatch.setattr(infilling, "ROWS_PER_PASS", 40)  # few candidates at a time
+    monkeypatch.setattr(infill, "ROWS_PER_PASS", 40)  # few candidates at a time
     state = torch.get_rng_state()
     assert model.infill(ids, generator=seeded()).sequences.shape[0] == 3
     assert torch.equal(torch.get_rng_state(), state)
@@ -166,10 +165,33 @@ def test_combinations_that_do_not_fit_are_not_enumerated(model: AOGPTForAnyOrder
     """Most of the 8^6 combinations do not fit."""
     ids = torch.tensor([3, MASK] * 5 + [3])
     assert model.infill(ids, lengths=range(1, 9)).candidates.shape == (6, 5)
-    expected = [lengths for lengths in product([1, 3, 5], [2, 4], [1, 6]) if sum(lengths) <= 9]
-    assert combine_lengths([[1, 3, 5], [2, 4], [1, 6]], most=9) == expected
-    assert combine_lengths([range(1, 9)] * 30, most=29) == []
-    assert combine_lengths([range(1, 9)] * 30, most=30) == [(1,) * 30]
+
+
+def test_many_lengths_are_chosen_one_gap_after_another(
+    model: AOGPTForAnyOrderLM, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(infill, "MAX_COMBINATIONS", 4)
+    ids, lengths, chosen = torch.tensor([3, MASK, 4, MASK, 5, MASK, 6]), [[2, 1], [1, 3], [1, 2]], [1, 1, 1]
+    compared: dict[tuple[int, ...], None] = {}
+    for gap, choices in enumerate(lengths):
+        rows = [[*chosen[:gap], length, *chosen[gap + 1 :]] for length in choices]
+        compared |= dict.fromkeys(map(tuple, rows))
+        text = [[3, *[MASK] * one, 4, *[MASK] * two, 5, *[MASK] * three, 6] for one, two, three in rows]
+        chosen = rows[int(expected_log_probs(model, text).argmax())]
+    _, short = model.infill([ids, torch.tensor([3, MASK, 1])], lengths=[2, 1])
+    assert short.candidates.tolist() == [[2], [1]]  # has fewer rounds
+    output = model.infill(ids, lengths=lengths)
+    assert set(map(tuple, output.candidates.tolist())) == set(compared)
+    assert output.lengths.tolist() == chosen
+    rows = [[3, *[MASK] * one, 4, *[MASK] * two, 5, *[MASK] * three, 6] for one, two, three in output.candidates]
+    torch.testing.assert_close(output.log_probs, expected_log_probs(model, rows))
+
+
+@pytest.mark.parametrize("gaps", [3, 6])
+def test_time_is_proportional_to_the_number_of_gaps(gaps: int) -> None:
+    model = random_model(max_position_embeddings=64)
+    ids = torch.tensor([3, MASK] * gaps + [3])
+    assert len(model.infill(ids, lengths=range(1, 9)).candidates) == 7 * gaps + 1
 
 
 def test_candidates_that_do_not_fit_are_left_out(model: AOGPTForAnyOrderLM) -> None:
@@ -195,11 +217,6 @@ def test_candidates_that_do_not_fit_are_left_out(model: AOGPTForAnyOrderLM) -> N
             "The text has 1 tokens, and may have at most 12 with its gaps, so none of the `lengths` fits",
         ),
         ([3, MASK], {"padded_length": 1}, "at most 1 with its gaps, so none of the `lengths` fits"),
-        (
-            [MASK, 3, MASK, 3, MASK, 3, MASK, 3],
-            {"lengths": [[1] * 9] * 4},
-            "There are more than 4096 combinations of `lengths`. Give fewer lengths",
-        ),
         ([3, MASK], {}, r"^The text ends with a gap, .* Append end-of-text to the text, set `padded_length`, or pass"),
         ([MASK, 3, MASK], {"lengths": [[1], [2, 3]]}, "^The text ends with a gap"),
         ([MASK, 3], {"lengths": "12"}, "`lengths` must be a list of numbers of tokens, or .*, but is '12'"),
@@ -276,7 +293,7 @@ def test_the_text_after_a_gap_does_not_begin_like_a_new_text() -> None:
 def test_arguments_are_checked_before_candidates_are_scored(
     model: AOGPTForAnyOrderLM, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(model, "_score_candidates", None)
+    monkeypatch.setattr(model, "_compare_lengths", None)
     with pytest.raises(ValueError, match=r"the unknown argument `temperatur`\. Did you mean `temperature`\?"):
         model.infill(torch.tensor([3, MASK, 4]), temperatur=0.7)
     with pytest.raises(TypeError, match=r"`generator` must be a torch\.Generator, but has type int"):
@@ -304,10 +321,6 @@ def test_a_text_is_filled_in_with_its_tokenizer(
         tiny_model.infill(text, tokenizer=tiny_tokenizer)
     with pytest.raises(ValueError, match="`input_ids` is a string, but `tokenizer` is missing"):
         tiny_model.infill(text)
-
-
-def test_as_many_combinations_as_allowed_are_scored() -> None:
-    assert len(combine_lengths([range(1, 9)] * 4, most=32)) == 4096  # as many as are allowed
 
 
 @pytest.mark.parametrize(
@@ -347,13 +360,13 @@ def test_other_types_of_tokenizers_are_errors(model: AOGPTForAnyOrderLM) -> None
 def test_candidates_are_filled_in_from_left_to_right_if_this_is_the_order(
     model: AOGPTForAnyOrderLM, arguments: dict, order: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    score, orders = model._score_candidates, []
+    score, orders = model._compare_lengths, []
 
     def record(*given: Any) -> Any:
         orders.append(given[-1])
         return score(*given)
 
-    monkeypatch.setattr(model, "_score_candidates", record)
+    monkeypatch.setattr(model, "_compare_lengths", record)
     model.infill(torch.tensor([3, MASK, 5]), [1, 2], **arguments)
     assert orders == [order]
     model.generation_config.order = "left_to_right"

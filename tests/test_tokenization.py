@@ -8,6 +8,7 @@ from transformers import PreTrainedTokenizerFast
 
 from modeling_aogpt import AOGPTConfig, MDMEncoderConfig
 from modeling_aogpt.tokenization import MASK, add_mask_token, load_matching_tokenizer, load_tokenizer
+from tests.tokenizers_of_all_kinds import byte_level, characters
 
 
 def word_tokenizer(**special: str) -> PreTrainedTokenizerFast:
@@ -47,11 +48,11 @@ def test_a_pad_token_is_kept(tmp_path: Path) -> None:
     assert load_tokenizer(str(tmp_path)).pad_token_id == 1
 
 
-def test_the_blank_before_a_mask_is_part_of_it() -> None:
-    tokenizer = word_tokenizer(eos_token="</s>")
-    tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.Split(" ", "isolated")
-    add_mask_token(tokenizer)
-    assert tokenizer("a <|mask|>b").input_ids == [1, tokenizer.mask_token_id, 2]
+def test_the_space_before_a_mask_is_part_of_it_if_words_include_a_space() -> None:
+    tokenizer = add_mask_token(byte_level())
+    assert tokenizer.decode(tokenizer("a  <|mask|> cat\n<|mask|>").input_ids) == "a <|mask|> cat\n<|mask|>"
+    tokenizer = add_mask_token(characters())
+    assert tokenizer.decode(tokenizer("a <|mask|>").input_ids) == "a <|mask|>"
 
 
 @pytest.mark.parametrize(

@@ -6,26 +6,31 @@ Infilling of gaps of unknown length.
 `infill` compares several lengths of a gap. For each length, it fills in the gap with likely tokens, and computes the
 likelihood of the whole text from left to right. It then chooses the length with the likeliest text. In measurements,
 this finds the right length more often than two other rules, which compare the likelihood of only the text around the
-gap, or the mean log-probability of the tokens in the gap (docs/infilling.md).
+gap, or the mean log-probability of the tokens in the gap (docs/infilling.md). The lengths of several gaps are chosen
+together if there are few combinations, and otherwise one after another.
 """
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from itertools import chain
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import chain, product
 
 import torch
 from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedTokenizerBase
-from transformers.utils import ModelOutput
+from transformers.utils import ModelOutput, logging
 
 from .devices import check_generator
+from .gaps import encode_between_masks
 from .generation_config import AnyOrderGenerationConfig
 from .inference import inference_method
 from .likelihood import ROWS_PER_PASS
 from .validation import check_integer, check_mask_token, check_tensor, is_integer
 
-# Largest number of candidates. A candidate contains one length for each gap of a text.
-MAX_CANDIDATES = 4096
+# Largest number of combinations of the lengths of several gaps that are all compared. Otherwise, the lengths are chosen
+# one gap after another.
+MAX_COMBINATIONS = 64
+SECONDS_WITHOUT_PROGRESS_BAR = 5
 # Arguments of `generate` that `infill` always sets to these values.
 FIXED_ARGUMENTS = {
     "max_length": None,
@@ -48,7 +53,7 @@ class InfillingOutput(ModelOutput):
         lengths (`torch.LongTensor` of shape `(gaps,)`): Number of tokens in each gap of `sequences`.
         candidates (`torch.LongTensor` of shape `(candidates, gaps)`): The combinations of lengths that were compared.
         log_probs (`torch.Tensor` of shape `(candidates,)`): Log-likelihood of the text that was filled in to compare
-            each combination, in nats, normalized so that the probabilities of all combinations add up to 1.
+            each combination, in nats, normalized so that the probabilities of all `candidates` add up to 1.
         texts (`list[str]`): With `tokenizer`: `sequences` as strings, without special tokens.
 
     Examples:
@@ -68,6 +73,64 @@ class InfillingOutput(ModelOutput):
     texts: list[str] | None = None
 
 
+@dataclass
+class LengthSearch:
+    """
+    The search for the lengths of the gaps of one text.
+
+    A candidate contains one length for each gap. In each round, some candidates are compared: all of them if there is
+    only one gap, or if there are at most 64. Otherwise, each round compares the lengths of one gap, from the first to
+    the last. Earlier gaps then have the lengths that were chosen for them, and later gaps have their shortest lengths.
+
+    Attributes:
+        segments: Ids of each part of the text between the gaps.
+        lengths: Lengths to compare, for each gap.
+        most: Largest sum of the lengths with which the text is not too long.
+        scores: Log-likelihood of the text with each candidate that was compared.
+    """
+
+    segments: list[list[int]]
+    lengths: list[list[int]]
+    most: int
+    scores: dict[tuple[int, ...], float] = field(default_factory=dict)
+
+    @property
+    def num_gaps(self) -> int:
+        """Return the number of gaps."""
+        return len(self.lengths)
+
+    @property
+    def num_rounds(self) -> int:
+        """Return the number of rounds."""
+        return 1 if self._has_few_combinations else self.num_gaps
+
+    @property
+    def best(self) -> tuple[int, ...]:
+        """Return the candidate with the likeliest text, of those that were compared."""
+        return max(self.scores, key=self.scores.__getitem__)
+
+    @property
+    def num_candidates(self) -> int:
+        """Return the largest number of candidates of all rounds together."""
+        if self._has_few_combinations:
+            return math.prod(map(len, self.lengths))
+        return sum(map(len, self.lengths)) - self.num_gaps + 1
+
+    def candidates(self, number: int) -> list[tuple[int, ...]]:
+        """Return the candidates of a round that fit into the text and were not compared before."""
+        choices = self.lengths
+        if not self._has_few_combinations:
+            chosen = self.best if self.scores else tuple(map(min, self.lengths))
+            choices = [[length] for length in chosen]
+            choices[number] = self.lengths[number]
+        fitting = (lengths for lengths in product(*choices) if sum(lengths) <= self.most)
+        return [lengths for lengths in dict.fromkeys(fitting) if lengths not in self.scores]
+
+    @property
+    def _has_few_combinations(self) -> bool:
+        return self.num_gaps == 1 or math.prod(map(len, self.lengths)) <= MAX_COMBINATIONS
+
+
 class AnyOrderInfillingMixin:
     """Mixin with `infill` for decoders that predict tokens in any order."""
 
@@ -85,11 +148,15 @@ class AnyOrderInfillingMixin:
         """
         Fill in gaps of unknown length.
 
-        The method fills in the gaps with each combination of lengths, one token per step, with the likeliest token.
-        Each step fills in the position of which the model is most certain. If `order` is `"left_to_right"` (as an
-        argument or in the generation config), it fills in the first masked position instead. The method chooses the
-        combination whose text has the highest likelihood from left to right, and fills in the gaps again, with the
-        arguments of `generate`.
+        The method fills in a gap with each length, one token per step, with the likeliest token. Each step fills in the
+        position of which the model is most certain. If `order` is `"left_to_right"` (as an argument or in the
+        generation config), it fills in the first masked position instead. The method chooses the length whose text has
+        the highest likelihood from left to right, and fills in the gap again, with the arguments of `generate`. Each
+        further token makes a text less likely, so short fillings are preferred.
+
+        If a text has several gaps, all combinations of their lengths are compared if there are at most 64. Otherwise,
+        the lengths are chosen one gap after another, while later gaps have their shortest length. The time is then
+        proportional to the number of gaps.
 
         Args:
             input_ids (`torch.LongTensor` of shape `(n,)` or `(1, n)`, or `str`, or a list of them): Tokens of one text,
@@ -112,10 +179,10 @@ class AnyOrderInfillingMixin:
 
         Raises:
             ValueError: If a text has no gap, if two gaps are adjacent, if there is no text around the gaps, if nothing
-                determines the length of the last gap, if no combination of lengths fits, if there are more than 4096
-                combinations, if a text is a string and `tokenizer` is missing, if `attention_mask` marks padding or is
-                passed with a list, if `input_ids` is an empty list, if an argument of `generate` cannot be used here,
-                or if `generate` raises an error.
+                determines the length of the last gap, if no combination of lengths fits, if a text is a string and
+                `tokenizer` is missing or cannot encode it, if `attention_mask` marks padding or is passed with a list,
+                if `input_ids` is an empty list, if an argument of `generate` cannot be used here, or if `generate`
+                raises an error.
 
         Examples:
             >>> from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM
@@ -132,43 +199,50 @@ class AnyOrderInfillingMixin:
                 f"`infill` does not accept the argument `{unusable[0]}` of `generate`. Remove it, or pass it to "
                 "`generate` with inputs that have one mask for each token of the chosen `lengths`."
             )
-        texts = input_ids if isinstance(input_ids, list) else [input_ids]
-        if not texts:
-            raise ValueError("`input_ids` is an empty list. Pass at least one text.")
         if attention_mask is not None:
             check_mask_of_text(attention_mask, input_ids)
-        lengths = list_lengths(lengths)
-        candidates: list[dict[tuple[int, ...], torch.LongTensor]] = []  # for each text, the ids with each candidate
-        for number, text in enumerate(texts):
-            try:
-                segments = self._split_at_gaps(text, tokenizer)
-                combinations = self._list_candidates(segments, lengths, padded_length)
-            except ValueError as error:
-                if texts is not input_ids:
-                    raise
-                raise ValueError(f"Text {number} of the list: {error}") from error
-            candidates.append({chosen: self._insert_masks(segments, chosen, padded_length) for chosen in combinations})
+        texts = input_ids if isinstance(input_ids, list) else [input_ids]
+        searches = self._parse_texts(input_ids, list_lengths(lengths), padded_length, tokenizer)
         # End-of-text in a gap at the end of a document would make the same text as a shorter gap.
         eos = [] if padded_length is None else self._end_of_text_ids()
         excluded = [token for token in eos if token < self.config.num_valid_tokens]
         # The settings are checked first, because all candidates are scored before the last `generate`.
         settings = self._check_settings(generator, tokenizer, kwargs)
         order = "left_to_right" if settings.has_left_to_right_order else "confidence"
-        log_probs = self._score_candidates([list(ids.values()) for ids in candidates], excluded, order)
-        best = [list(ids)[int(values.argmax())] for ids, values in zip(candidates, log_probs, strict=True)]
-        chosen_ids = [ids[chosen] for ids, chosen in zip(candidates, best, strict=True)]
+        self._compare_lengths(searches, padded_length, excluded, order)
+        chosen_ids = [self._insert_masks(search.segments, search.best, padded_length) for search in searches]
         filled = self._fill_in(chosen_ids, generator, excluded, **kwargs)
         outputs = [
             InfillingOutput(
                 sequences=sequences if isinstance(text, str) else sequences.to(text.device),
-                lengths=torch.tensor(chosen),
-                candidates=torch.tensor(list(ids)),
-                log_probs=values,
+                lengths=torch.tensor(search.best),
+                candidates=torch.tensor(list(search.scores)),
+                log_probs=torch.tensor(list(search.scores.values()), dtype=torch.float64).log_softmax(dim=0),
                 texts=None if tokenizer is None else tokenizer.batch_decode(sequences, skip_special_tokens=True),
             )
-            for text, ids, chosen, values, sequences in zip(texts, candidates, best, log_probs, filled, strict=True)
+            for text, search, sequences in zip(texts, searches, filled, strict=True)
         ]
         return outputs if texts is input_ids else outputs[0]
+
+    def _parse_texts(
+        self,
+        input_ids: torch.LongTensor | str | list[torch.LongTensor] | list[str],
+        lengths: list[int] | list[list[int]],
+        padded_length: int | None,
+        tokenizer: PreTrainedTokenizerBase | None,
+    ) -> list[LengthSearch]:
+        """Return a search for each text. Errors name the text if `input_ids` is a list."""
+        if not isinstance(input_ids, list):
+            return [self._start_search(self._split_at_gaps(input_ids, tokenizer), lengths, padded_length)]
+        if not input_ids:
+            raise ValueError("`input_ids` is an empty list. Pass at least one text.")
+        searches = []
+        for number, text in enumerate(input_ids):
+            try:
+                searches += self._parse_texts(text, lengths, padded_length, tokenizer)
+            except ValueError as error:
+                raise ValueError(f"Text {number} of the list: {error}") from error
+        return searches
 
     def _check_settings(
         self, generator: torch.Generator | None, tokenizer: object, kwargs: dict[str, object]
@@ -200,7 +274,19 @@ class AnyOrderInfillingMixin:
                     f"The mask token of `tokenizer` ({tokenizer.mask_token!r}) has id {tokenizer.mask_token_id}, but "
                     f"the model's is {self.config.mask_token_id}. Pass the model's tokenizer."
                 )
-            input_ids = torch.tensor(encode_with_masks(input_ids, tokenizer))
+            segments = encode_between_masks(input_ids, tokenizer)
+        else:
+            segments = self._split_ids(input_ids)
+        if len(segments) == 1:
+            mask = f"id {self.config.mask_token_id}" if tokenizer is None else tokenizer.mask_token
+            raise ValueError(f"`input_ids` has no gap. Put the mask token ({mask}) where text is missing.")
+        if not all(segments[1:-1]):
+            raise ValueError("`input_ids` has adjacent masks. Put one mask for each gap, whatever its length.")
+        if not any(segments):
+            raise ValueError("`input_ids` has no text around the gap. Use `generate` for whole sequences.")
+        return segments
+
+    def _split_ids(self, input_ids: object) -> list[list[int]]:
         is_tensor = isinstance(input_ids, torch.Tensor)
         if not is_tensor or input_ids.dim() not in (1, 2) or input_ids.numel() != input_ids.shape[-1]:
             given = f"has shape {tuple(input_ids.shape)}" if is_tensor else f"has type {type(input_ids).__name__}"
@@ -214,22 +300,12 @@ class AnyOrderInfillingMixin:
                 segments.append([])
             else:
                 segments[-1].append(token)
-        if len(segments) == 1:
-            mask = f"id {self.config.mask_token_id}" if tokenizer is None else tokenizer.mask_token
-            raise ValueError(f"`input_ids` has no gap. Put the mask token ({mask}) where text is missing.")
-        if not all(segments[1:-1]):
-            raise ValueError("`input_ids` has adjacent masks. Put one mask for each gap, whatever its length.")
-        if not any(segments):
-            raise ValueError("`input_ids` has no text around the gap. Use `generate` for whole sequences.")
         return segments
 
-    def _list_candidates(
-        self,
-        segments: list[list[int]],
-        lengths: Sequence[int] | Sequence[Sequence[int]],
-        padded_length: int | None,
-    ) -> list[tuple[int, ...]]:
-        """Return the combinations of lengths with which the text fits into the model and into `padded_length`."""
+    def _start_search(
+        self, segments: list[list[int]], lengths: list[int] | list[list[int]], padded_length: int | None
+    ) -> LengthSearch:
+        """Return the search for lengths with which the text fits into the model and into `padded_length`."""
         num_gaps, num_tokens = len(segments) - 1, sum(map(len, segments))
         per_gap = [lengths] * num_gaps if all(map(is_integer, lengths)) else lengths
         if len(per_gap) != num_gaps or not all(isinstance(values, list) and values for values in per_gap):
@@ -249,13 +325,12 @@ class AnyOrderInfillingMixin:
             if self.config.eos_token_id is None:
                 raise ValueError("`padded_length` needs `config.eos_token_id`. Set that id, or remove `padded_length`.")
         most = min(self.config.max_position_embeddings, padded_length or self.config.max_position_embeddings)
-        candidates = list(dict.fromkeys(combine_lengths(per_gap, most - num_tokens)))
-        if not candidates:
+        if num_tokens + sum(map(min, per_gap)) > most:
             raise ValueError(
                 f"The text has {num_tokens} tokens, and may have at most {most} with its gaps, so none of the "
                 "`lengths` fits. Pass smaller `lengths` or a shorter text."
             )
-        return candidates
+        return LengthSearch(segments, [list(dict.fromkeys(values)) for values in per_gap], most - num_tokens)
 
     def _insert_masks(
         self, segments: list[list[int]], lengths: tuple[int, ...], padded_length: int | None
@@ -270,28 +345,41 @@ class AnyOrderInfillingMixin:
         eos = self.config.eos_token_id
         return list(eos) if isinstance(eos, list) else [eos]
 
-    def _score_candidates(
-        self, candidate_ids: list[list[torch.LongTensor]], excluded: list[int], order: str
-    ) -> list[torch.Tensor]:
+    def _compare_lengths(
+        self, searches: list[LengthSearch], padded_length: int | None, excluded: list[int], order: str
+    ) -> None:
         """
-        Return, for each text, the log-probability (candidates,) of each candidate, as in `InfillingOutput.log_probs`.
+        Add the scores of all candidates to each search.
 
-        `candidate_ids` contains, for each text, the ids (n,) of each candidate, with masks in the gaps. `order` is the
-        order in which the masks are filled in. `excluded` ids are never used.
+        `order` is the order in which the gaps are filled in. `excluded` ids are never used.
         """
-        candidates = list(chain.from_iterable(candidate_ids))
-        ids, is_token = (
-            pad_sequence(rows, batch_first=True) for rows in (candidates, [torch.ones_like(row) for row in candidates])
-        )
         greedy = AnyOrderGenerationConfig(
             order=order, do_sample=False, stop_at_eos=False, suppress_tokens=excluded or None
         )
-        scores, batch_size = [], max(ROWS_PER_PASS // ids.shape[1], 1)
-        for part, attention_mask in zip(ids.split(batch_size), is_token.split(batch_size), strict=True):
-            filled = self.generate(part, generation_config=greedy, attention_mask=attention_mask)
+        total = sum(search.num_candidates for search in searches)
+        with logging.tqdm(total=total, desc="Comparing lengths", delay=SECONDS_WITHOUT_PROGRESS_BAR) as progress:
+            for number in range(max(search.num_rounds for search in searches)):
+                candidates = [
+                    (search, lengths)
+                    for search in searches
+                    if number < search.num_rounds
+                    for lengths in search.candidates(number)
+                ]
+                texts = [self._insert_masks(search.segments, lengths, padded_length) for search, lengths in candidates]
+                for (search, lengths), score in zip(candidates, self._score_texts(texts, greedy), strict=True):
+                    search.scores[lengths] = score
+                    progress.update()
+
+    def _score_texts(self, texts: list[torch.LongTensor], greedy: AnyOrderGenerationConfig) -> Iterator[float]:
+        """Fill in the masks of each text (n,), and yield the log-likelihood of each text."""
+        batch_size = max(ROWS_PER_PASS // max(map(len, texts), default=1), 1)
+        for start in range(0, len(texts), batch_size):
+            batch = texts[start : start + batch_size]
+            attention_mask = pad_sequence([torch.ones_like(text) for text in batch], batch_first=True)
+            ids = pad_sequence(batch, batch_first=True)
+            filled = self.generate(ids, generation_config=greedy, attention_mask=attention_mask)
             attention_mask = attention_mask.to(filled.device)
-            scores.append(self.log_likelihood(filled, attention_mask=attention_mask).log_likelihood)
-        return [values.log_softmax(dim=0) for values in torch.cat(scores).split(list(map(len, candidate_ids)))]
+            yield from self.log_likelihood(filled, attention_mask=attention_mask).log_likelihood.tolist()
 
     def _fill_in(
         self, texts: list[torch.LongTensor], generator: torch.Generator | None, excluded: list[int], **kwargs: object
@@ -312,19 +400,6 @@ class AnyOrderInfillingMixin:
         sequences = self.generate(pad_sequence(texts, batch_first=True), generator=generator, **kwargs)
         samples = sequences.unflatten(0, (len(texts), -1))
         return [samples[number, :, : len(text)] for number, text in enumerate(texts)]
-
-
-def encode_with_masks(text: str, tokenizer: PreTrainedTokenizerBase) -> list[int]:
-    """
-    Return the ids of a text. One space before each mask is dropped, because the token of a word includes it.
-
-    The tokenizer itself drops all whitespace before a mask, also line breaks and indentation. The text is therefore
-    encoded in parts, each of which begins with a mask, except the first.
-    """
-    first, *rest = text.split(tokenizer.mask_token)
-    *parts, last = [first, *(tokenizer.mask_token + part for part in rest)]
-    parts = [*(part.removesuffix(" ") for part in parts), last]
-    return [token for part in parts for token in tokenizer(part, add_special_tokens=False).input_ids]
 
 
 def check_mask_of_text(attention_mask: torch.Tensor, input_ids: object) -> None:
@@ -354,24 +429,3 @@ def list_lengths(lengths: object) -> list:
         )
     values = (value.tolist() if isinstance(value, torch.Tensor) else value for value in lengths)
     return [list(value) if isinstance(value, Iterable) else value for value in values]
-
-
-def combine_lengths(lengths: list[Sequence[int]], most: int) -> list[tuple[int, ...]]:
-    """
-    Return the combinations of one length for each gap whose sum is at most `most`.
-
-    Raises:
-        ValueError: If there are more than `MAX_CANDIDATES` combinations.
-    """
-    combinations: list[tuple[int, ...]] = [()]
-    for gap, values in enumerate(lengths):
-        free = most - sum(map(min, lengths[gap + 1 :]))  # leave room for the shortest lengths of the later gaps
-        combinations = [
-            (*chosen, length) for chosen in combinations for length in values if sum(chosen) + length <= free
-        ]
-        if len(combinations) > MAX_CANDIDATES:  # each of them leads to at least one result
-            raise ValueError(
-                f"There are more than {MAX_CANDIDATES} combinations of `lengths`. Give fewer lengths, or fill in some "
-                "gaps first."
-            )
-    return combinations

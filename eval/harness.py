@@ -7,13 +7,16 @@ The command line of the lm-evaluation-harness, with the additional model type `a
 
 Tasks are scored by the log-probability of a completion given a context. If a context contains the model's mask token,
 the completion is scored at the position of the mask, given the text on both sides. A task of the usual format can
-therefore evaluate infilling. For left-to-right scores, the model type `hf` of the harness can also be used: `--model hf
---model_args pretrained=MODEL,trust_remote_code=True`.
+therefore evaluate infilling. Tasks that generate text (`generate_until`) generate it from left to right. For
+left-to-right scores, the model type `hf` of the harness can also be used: `--model hf --model_args
+pretrained=MODEL,trust_remote_code=True`.
 """
 
+import json
+from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
-from inspect import signature
+from dataclasses import dataclass, fields
+from typing import Any
 
 import lm_eval.models  # noqa: F401  # otherwise, the harness would not register its own models
 import torch
@@ -21,6 +24,7 @@ from lm_eval.__main__ import cli_evaluate
 from lm_eval.api.instance import Instance
 from lm_eval.api.model import TemplateLM
 from lm_eval.api.registry import register_model
+from torch.nn.utils.rnn import pad_sequence
 
 from common.commands import one_line_errors, progress_bar
 from common.hardware import default_device
@@ -29,12 +33,13 @@ from common.results import default_length
 from eval.journal import split_batches
 from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM
 from modeling_aogpt.devices import rows_per_head_call
+from modeling_aogpt.gaps import encode_parts
 from modeling_aogpt.likelihood import ROWS_PER_HEAD_CALL
 from modeling_aogpt.orders import ORDER_NAMES, Orders, group_orders, index_by_rank
 from modeling_aogpt.tokenization import load_tokenizer
 from modeling_aogpt.validation import check_choice, check_integer, suggest
 
-HARNESS_ARGUMENTS = ("max_batch_size", "trust_remote_code")  # the harness passes these to every model
+OTHER_ARGUMENTS = ("max_batch_size", "trust_remote_code")  # the harness passes these to every model
 
 
 @dataclass
@@ -48,10 +53,71 @@ class Query:
 
 def _to_tensors(queries: Sequence[Query]) -> tuple[torch.LongTensor, torch.BoolTensor, torch.BoolTensor]:
     """Return `ids` (padded on the right), `attention_mask` and `is_scored`, all (batch, n)."""
-    ids = torch.nn.utils.rnn.pad_sequence([torch.tensor(query.ids) for query in queries], batch_first=True)
+    ids = pad_sequence([torch.tensor(query.ids) for query in queries], batch_first=True)
     positions = torch.arange(ids.shape[1])
     stops, starts, ends = torch.tensor([[query.stop, query.start, len(query.ids)] for query in queries]).T[..., None]
     return ids, positions < ends, (positions >= starts) & (positions < stops)
+
+
+@dataclass
+class HarnessArguments:
+    """
+    Arguments of the model type `aogpt`, which are passed with `--model_args`.
+
+    Args:
+        pretrained: Folder of a model or a run, or Hub name.
+        tokenizer: Folder or Hub name of the tokenizer. Defaults to the model's.
+        context_order: `"left_to_right"` or `"random"`.
+        completion_order: `"left_to_right"` or `"random"`.
+        num_orders: Number of random orders over which the log-likelihood is averaged.
+        seed: Seed of random orders and of sampled text. Results also depend on the batch size.
+        batch_size: Number of texts that are scored or generated at once.
+        device: Defaults to "cuda" if available, else "cpu".
+        dtype: Data type of the weights.
+        max_length: Maximum number of tokens of context and completion together. Defaults to the `sequence_length` of
+            the run or, for other models, to the model's maximum. A context that is too long is cut at its start or,
+            if it contains a mask, at its start and end.
+    """
+
+    pretrained: str
+    tokenizer: str | None = None
+    context_order: str = "left_to_right"
+    completion_order: str = "left_to_right"
+    num_orders: int = 1
+    seed: int = 0
+    batch_size: int | str = 16
+    device: str | None = None
+    dtype: str = "float32"
+    max_length: int | None = None
+
+    def __post_init__(self) -> None:
+        check_choice("context_order", self.context_order, ORDER_NAMES)
+        check_choice("completion_order", self.completion_order, ORDER_NAMES)
+        is_random = "random" in (self.context_order, self.completion_order)
+        if self.num_orders < 1 or (self.num_orders > 1 and not is_random):
+            raise ValueError(
+                f"`num_orders` is {self.num_orders}. It must be at least 1, and exactly 1 if neither `context_order` "
+                "nor `completion_order` is 'random'. Set `num_orders` to 1, or set one of these orders to 'random'."
+            )
+        self.batch_size = 16 if str(self.batch_size).startswith("auto") else int(self.batch_size)
+        check_integer("batch_size", self.batch_size)
+        default = default_device().type
+        if self.device is None or (self.device.startswith("cuda") and default == "cpu"):  # the harness passes "cuda"
+            self.device = default
+        if not isinstance(getattr(torch, self.dtype, None), torch.dtype):
+            raise ValueError(
+                f"`dtype` must be a data type of torch such as 'float32' or 'bfloat16', but is {self.dtype!r}."
+            )
+
+    @classmethod
+    def from_harness(cls, given: dict[str, Any]) -> "HarnessArguments":
+        """Return the arguments that the harness passes, without those that it passes to every model."""
+        known = [field.name for field in fields(cls)]
+        for name in given:
+            if name not in (*known, *OTHER_ARGUMENTS):
+                hint = suggest(name, known) or f" Known names are {', '.join(known)}."
+                raise ValueError(f"`model_args` contains the unknown name `{name}`. Remove or correct it.{hint}")
+        return cls(**{name: value for name, value in given.items() if name in known})
 
 
 @register_model("aogpt")
@@ -61,61 +127,16 @@ class AnyOrderLM(TemplateLM):
 
     The model reads the whole context in `context_order`, and then predicts the completion in `completion_order`. With
     random orders, the log-likelihood is averaged over `num_orders` orders. The average is a lower bound on the log of
-    the mean likelihood.
+    the mean likelihood. Text is generated from left to right.
 
     Args:
         pretrained: Folder of a model or a run, or Hub name.
-        tokenizer: Folder or Hub name of the tokenizer. Defaults to the model's.
-        context_order: `"left_to_right"` or `"random"`.
-        completion_order: `"left_to_right"` or `"random"`.
-        num_orders: Number of random orders over which the log-likelihood is averaged.
-        seed: Seed of the random orders. They also depend on the batch size.
-        batch_size: Number of completions that are scored at once.
-        device: Defaults to "cuda" if available, else "cpu".
-        dtype: Data type of the weights.
-        max_length: Maximum number of tokens of context and completion together. Defaults to the `sequence_length` of
-            the run or, for other models, to the model's maximum. A context that is too long is cut at its start or,
-            if it contains a mask, at its start and end.
-        kwargs: Arguments that the harness passes to every model. They have no effect.
+        kwargs: Other arguments, see [`HarnessArguments`].
     """
 
-    def __init__(
-        self,
-        pretrained: str,
-        tokenizer: str | None = None,
-        context_order: str = "left_to_right",
-        completion_order: str = "left_to_right",
-        num_orders: int = 1,
-        seed: int = 0,
-        batch_size: int | str = 16,
-        device: str | None = None,
-        dtype: str = "float32",
-        max_length: int | None = None,
-        **kwargs: object,
-    ) -> None:
+    def __init__(self, pretrained: str, **kwargs: object) -> None:
         super().__init__()
-        known = [name for name in signature(AnyOrderLM).parameters if name != "kwargs"]
-        for name in kwargs:
-            if name not in HARNESS_ARGUMENTS:
-                hint = suggest(name, known) or f" Known names are {', '.join(known)}."
-                raise ValueError(f"`model_args` contains the unknown name `{name}`. Remove or correct it.{hint}")
-        check_choice("context_order", context_order, ORDER_NAMES)
-        check_choice("completion_order", completion_order, ORDER_NAMES)
-        is_random = "random" in (context_order, completion_order)
-        if num_orders < 1 or (num_orders > 1 and not is_random):
-            raise ValueError(
-                f"`num_orders` is {num_orders}. It must be at least 1, and exactly 1 if neither `context_order` nor "
-                "`completion_order` is 'random'. Set `num_orders` to 1, or set one of these orders to 'random'."
-            )
-        if seed != 0 and not is_random:
-            raise ValueError(f"`seed` ({seed}) has no effect, because no order is 'random'. Remove `seed`.")
-        num_sequences = 16 if str(batch_size).startswith("auto") else int(batch_size)
-        check_integer("batch_size", num_sequences)
-        default = default_device().type
-        if device is None or (device.startswith("cuda") and default == "cpu"):  # the harness passes "cuda" by default
-            device = default
-        if not isinstance(getattr(torch, dtype, None), torch.dtype):
-            raise ValueError(f"`dtype` must be a data type of torch such as 'float32' or 'bfloat16', but is {dtype!r}.")
+        self.arguments = HarnessArguments.from_harness({"pretrained": pretrained} | kwargs)
         pretrained = find_model(pretrained)
         config = read_any_config(pretrained)
         if type(config) is not AOGPTConfig:
@@ -123,14 +144,13 @@ class AnyOrderLM(TemplateLM):
                 f"The model type `aogpt` scores decoders of this package, but {pretrained} is of type "
                 f"{config.model_type!r}. Use --model hf for causal models. Encoders are not supported."
             )
-        self.model = load_pretrained(AOGPTForAnyOrderLM, pretrained, dtype=getattr(torch, dtype)).to(device).eval()
-        self.tokenizer = load_tokenizer(tokenizer or pretrained)
-        self.context_order, self.completion_order = context_order, completion_order
-        self.num_orders, self.seed = num_orders, seed
-        self.batch_size = num_sequences
-        longest = self.model.config.max_position_embeddings
-        self.max_length = default_length(pretrained, config) if max_length is None else max_length
-        check_integer("max_length", self.max_length, most=longest)
+        model = load_pretrained(AOGPTForAnyOrderLM, pretrained, dtype=getattr(torch, self.arguments.dtype))
+        self.model = model.to(self.arguments.device).eval()
+        self.tokenizer = load_tokenizer(self.arguments.tokenizer or pretrained)
+        self.batch_size = self.arguments.batch_size
+        given = self.arguments.max_length
+        self.max_length = default_length(pretrained, config) if given is None else given
+        check_integer("max_length", self.max_length, most=self.model.config.max_position_embeddings)
 
     @property
     def eot_token_id(self) -> int:
@@ -147,29 +167,28 @@ class AnyOrderLM(TemplateLM):
         return self._score_all(queries, disable_tqdm)
 
     def _make_query(self, context: str, completion: str) -> Query:
+        """Return a query that scores `completion` at the mask in `context` or, if there is none, after `context`."""
         before, *rest = context.split(self.tokenizer.mask_token)
-        if not rest:
-            context_ids, completion_ids = (
-                self._encode_pair(context, completion) if context else ([], self.tok_encode(completion))
-            )
-            return self._cut_context(context_ids, completion_ids, [])
         if len(rest) > 1:
             raise ValueError(
                 f"A context must contain at most one mask, but {context!r} contains {len(rest)}. Remove the other "
                 "masks."
             )
-        # The harness puts a space (`target_delimiter`) before each choice. It belongs to the text only if there is a
-        # space before the mask, which then becomes part of the completion, as tokens of words include this space.
-        space = " " if before.endswith(" ") else ""
-        completion_ids = self.tok_encode(space + completion.removeprefix(" "))
-        return self._cut_context(self.tok_encode(before.removesuffix(" ")), completion_ids, self.tok_encode(rest[0]))
+        if rest:
+            # The harness puts a space (`target_delimiter`) before each choice. It belongs to the text only if there is
+            # a space before the mask.
+            completion = completion.removeprefix(" ")
+        # Tokens of words include the space before the word, so it is part of the completion. The harness does the same
+        # with all whitespace at the end of a context.
+        text = before.removesuffix(" ") if rest else before.rstrip()
+        return self._cut_context(*encode_parts([text, before[len(text) :] + completion, *rest], self.tokenizer))
 
     def _loglikelihood_tokens(
         self, requests: list[tuple[tuple[str, str], list[int], list[int]]], disable_tqdm: bool = False, **kwargs: object
     ) -> list[tuple[float, bool]]:
-        return self._score_all([self._cut_context(context, ids, []) for _, context, ids in requests], disable_tqdm)
+        return self._score_all([self._cut_context(context, ids) for _, context, ids in requests], disable_tqdm)
 
-    def _cut_context(self, before: list[int], ids: list[int], after: list[int]) -> Query:
+    def _cut_context(self, before: list[int], ids: list[int], after: Sequence[int] = ()) -> Query:
         """Return a query that scores `ids` between `before` and `after`. Cut the outer ends of long contexts."""
         room = self.max_length - len(ids)
         if not ids or room < 0:
@@ -191,7 +210,7 @@ class AnyOrderLM(TemplateLM):
         batch, so batches contain little padding.
         """
         longest_first = sorted(range(len(queries)), key=lambda index: -len(queries[index].ids))
-        generator = torch.Generator().manual_seed(self.seed)
+        generator = torch.Generator().manual_seed(self.arguments.seed)
         results: dict[int, tuple[float, bool]] = {}
         for indices in progress_bar(
             split_batches(longest_first, self.batch_size), desc="Scoring", disable=disable_tqdm
@@ -201,9 +220,9 @@ class AnyOrderLM(TemplateLM):
             output = self.model.conditional_log_likelihood(
                 ids,
                 is_target,
-                orders=self.completion_order,
-                num_orders=self.num_orders,
-                context_orders=self.context_order,
+                orders=self.arguments.completion_order,
+                num_orders=self.arguments.num_orders,
+                context_orders=self.arguments.context_order,
                 attention_mask=is_token.long(),
                 generator=generator,
             )
@@ -217,7 +236,8 @@ class AnyOrderLM(TemplateLM):
     ) -> torch.Tensor:
         """Return a boolean tensor (batch,): whether all targets of a query are the likeliest ids, in a single order."""
         context, completion = (
-            Orders(name).draw(is_token, generator) for name in (self.context_order, self.completion_order)
+            Orders(name).draw(is_token, generator)
+            for name in (self.arguments.context_order, self.arguments.completion_order)
         )
         ranks = torch.where(is_target, completion.argsort(dim=-1), context.argsort(dim=-1))
         orders = group_orders(ranks.argsort(dim=-1, stable=True), torch.where(is_token, is_target.long(), 2))
@@ -242,11 +262,61 @@ class AnyOrderLM(TemplateLM):
         return [sum(next(scores)[0] for _ in parts) for parts in texts]
 
     def generate_until(self, requests: list[Instance], disable_tqdm: bool = False) -> list[str]:
-        """Raise a `ValueError`, because generation is not supported."""
-        raise ValueError(
-            "The model type `aogpt` cannot generate. For tasks that generate, use --model hf --model_args "
-            "pretrained=MODEL,trust_remote_code=True."
+        """Return a continuation of each context, generated from left to right up to the first of its `until`."""
+        groups = defaultdict(list)
+        for index, (_, settings) in enumerate(request.args for request in requests):
+            groups[json.dumps(settings, sort_keys=True)].append(index)
+        batches = [batch for group in groups.values() for batch in split_batches(group, self.batch_size)]
+        generator, results = torch.Generator().manual_seed(self.arguments.seed), {}
+        for batch in progress_bar(batches, desc="Generating", disable=disable_tqdm):
+            contexts = [requests[index].args[0] for index in batch]
+            texts = self._continue(contexts, generator, **requests[batch[0]].args[1])
+            results |= zip(batch, texts, strict=True)
+        return [results[index] for index in range(len(requests))]
+
+    def _continue(
+        self,
+        contexts: list[str],
+        generator: torch.Generator,
+        until: str | Sequence[str] = (),
+        max_gen_toks: int = 256,
+        do_sample: bool | None = None,
+        temperature: float = 0.0,
+        **settings: object,
+    ) -> list[str]:
+        """Return a continuation of each context. The arguments are those of a task (`generation_kwargs`)."""
+        num_new = min(max_gen_toks, self.max_length - 1)
+        ids = [self.tok_encode(context)[num_new - self.max_length :] for context in contexts]
+        mask = [torch.ones(len(row), dtype=torch.long) for row in ids]
+        if do_sample is None:
+            do_sample = temperature > 0
+        sequences = self.model.generate(
+            pad_sequence([torch.tensor(row, dtype=torch.long) for row in ids], True, padding_side="left"),
+            attention_mask=pad_sequence(mask, True, padding_side="left"),
+            order="left_to_right",
+            max_new_tokens=num_new,
+            do_sample=do_sample,
+            generator=generator,
+            **settings | ({"temperature": temperature} if do_sample else {}),
         )
+        until = [until] if isinstance(until, str) else until
+        return [
+            cut_at(self._decode_after(row, new), until)
+            for row, new in zip(ids, sequences[:, -num_new:].tolist(), strict=True)
+        ]
+
+    def _decode_after(self, before: list[int], ids: list[int]) -> str:
+        """Return the text of `ids` after that of `before`. Decoded alone, it could lose the space at its start."""
+        whole, start = (
+            self.tokenizer.decode(part, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+            for part in ([*before, *ids], before)
+        )
+        return whole.removeprefix(start)
+
+
+def cut_at(text: str, until: Sequence[str]) -> str:
+    """Return the text before the first of the strings `until`."""
+    return text[: min((text.index(end) for end in until if end and end in text), default=len(text))]
 
 
 @one_line_errors()

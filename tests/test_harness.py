@@ -4,6 +4,7 @@
 
 import json
 import re
+from itertools import accumulate, chain
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +17,12 @@ lm_eval = pytest.importorskip("lm_eval")
 
 from lm_eval.api.instance import Instance  # noqa: E402
 from lm_eval.tasks import TaskManager  # noqa: E402
+from tokenizers import decoders  # noqa: E402
 
 from eval.harness import AnyOrderLM, main  # noqa: E402
+from modeling_aogpt.tokenization import add_mask_token  # noqa: E402
 from tests.references import make_run, random_encoder, remove_weight  # noqa: E402
+from tests.tokenizers_of_all_kinds import KINDS  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("datasets_cache")
 
@@ -153,14 +157,34 @@ def test_local_infilling_task(folder: str, tiny_model: AOGPTForAnyOrderLM, tmp_p
     assert found == [pytest.approx(scores, rel=1e-5) for scores in expected]
 
 
-@pytest.mark.parametrize("completion", ["cd", " cd"])  # the harness adds a space by default
-def test_space_before_a_mask_belongs_to_the_completion(folder: str, completion: str) -> None:
+@pytest.mark.parametrize("completion", ["cat", " cat"])  # the harness adds a space by default
+@pytest.mark.parametrize("kind", KINDS)
+def test_completions_at_a_mask_are_parts_of_the_text(folder: str, kind: str, completion: str) -> None:
     lm = AnyOrderLM(folder)
-    lm.tok_encode = lambda text, **_: list(text.encode())
-    cases = ("a <mask> b", "a cd b", 1, 4), ("a (<mask>)", "a (cd)", 3, 5), ("<mask> b", "cd b", 0, 2)
-    for context, *expected in cases:
+    lm.tokenizer, lm.max_length = add_mask_token(KINDS[kind]()), 99
+    mask = lm.tokenizer.mask_token
+    cases = {
+        f"I saw a {mask}.": ("I saw a", " cat", "."),
+        f"a ({mask}), the": ("a (", "cat", "), the"),
+        f"{mask} sat": ("", "cat", " sat"),
+        f"un{mask}ly": ("un", "cat", "ly"),
+        f"I saw a c{mask}": ("I saw a c", "cat", ""),
+        f"the\n{mask}": ("the\n", "cat", ""),
+    }
+    for context, parts in cases.items():
         query = lm._make_query(context, completion)
-        assert [bytes(query.ids).decode(), query.start, query.stop] == expected
+        ids = query.ids[: query.start], query.ids[query.start : query.stop], query.ids[query.stop :]
+        texts = [lm.tokenizer.decode([*chain(*ids[: number + 1])]) for number in range(3)]
+        whole = [*accumulate(parts)]
+        assert texts == [lm.tokenizer.decode(lm.tok_encode(text)) for text in whole]
+        assert texts == whole or kind == "WordPiece"  # whose tokens do not contain spaces
+
+
+def test_completions_whose_first_token_would_be_in_the_context(folder: str) -> None:
+    lm = AnyOrderLM(folder)
+    lm.tokenizer, lm.max_length = add_mask_token(KINDS["Llama"]()), 99
+    tokens = [lm.tokenizer.convert_ids_to_tokens(lm._make_query(*pair).ids) for pair in (("a c", "at"), ("a ", "cat"))]
+    assert tokens == [["▁a", "▁c", "a", "t"], ["▁a", "▁cat"]]
 
 
 @pytest.mark.parametrize(
@@ -200,7 +224,6 @@ def test_batch_size(folder: str, given: str, size: int) -> None:
         ({"max_length": 13}, ("a", "b"), r"`max_length` must be an integer from 1 to 12, but is 13"),
         ({"max_length": 0}, ("a", "b"), r"`max_length` must be an integer from 1 to 12, but is 0"),
         ({"num_orders": 2}, ("a", "b"), r"`num_orders` is 2\. It must be at least 1, and exactly 1 if neither"),
-        ({"seed": 9}, ("a", "b"), r"`seed` \(9\) has no effect, because no order is 'random'"),
         ({"batch_size": 0}, ("a", "b"), "`batch_size` must be an integer of at least 1, but is 0"),
         ({}, ("a<mask>b<mask>", "c"), r"at most one mask, but 'a<mask>b<mask>' contains 2\."),
         ({}, ("a", ""), "A completion must have 1 to 12 tokens, but one has 0"),
@@ -230,9 +253,55 @@ def test_other_models_are_refused(tmp_path: Path) -> None:
         AnyOrderLM(str(tmp_path))
 
 
-def test_generation_is_refused(folder: str) -> None:
-    with pytest.raises(ValueError, match="use --model hf"):
-        AnyOrderLM(folder).generate_until([])
+def generate(lm: AnyOrderLM, *pairs: tuple[str, dict[str, Any]]) -> list[str]:
+    return lm.generate_until([Instance("generate_until", {}, pair, number) for number, pair in enumerate(pairs)])
+
+
+def test_text_is_generated_from_left_to_right(folder: str, tiny_model: AOGPTForAnyOrderLM) -> None:
+    lm = AnyOrderLM(folder, batch_size=2)
+    lm.tokenizer.backend_tokenizer.decoder = decoders.Fuse()
+    contexts, settings = ["ab", "", "abcdefghijklm", "c"], {"max_gen_toks": 5, "suppress_tokens": [13, 14, 15]}
+    texts = generate(lm, *((context, settings) for context in contexts))
+    for context, text in zip(contexts, texts, strict=True):
+        given = encode(context[-7:]) if context else None  # 12 positions, without the 5 new ones
+        arguments = {"order": "left_to_right", "do_sample": False, "suppress_tokens": [13, 14, 15]}
+        expected = tiny_model.generate(given, max_new_tokens=5, **arguments)[0, -5:]
+        assert [ord(letter) - ord("a") for letter in text] == expected.tolist()
+    end = texts[0][2:4]
+    cut, sampled, again = generate(
+        lm,
+        ("ab", settings | {"until": ["zz", end, ""]}),
+        *[("ab", settings | {"temperature": 0.9})] * 2,
+    )
+    assert cut == texts[0][: texts[0].index(end)]
+    assert len(sampled) == 5
+    assert sampled != again
+
+
+def test_tasks_that_generate(folder: str, tmp_path: Path) -> None:
+    (tmp_path / "data.jsonl").write_text(json.dumps({"question": "ab", "answer": "c"}) + "\n")
+    task = {
+        "task": "continuation",
+        "dataset_path": "json",
+        "dataset_kwargs": {"data_files": {"test": str(tmp_path / "data.jsonl")}},
+        "test_split": "test",
+        "output_type": "generate_until",
+        "doc_to_text": "{{question}}",
+        "doc_to_target": "{{answer}}",
+        "generation_kwargs": {"until": ["\n"], "max_gen_toks": 4, "do_sample": False, "temperature": 0.0},
+        "metric_list": [{"metric": "exact_match"}],
+    }
+    results = lm_eval.simple_evaluate(
+        "aogpt",
+        model_args={"pretrained": folder},
+        tasks=[task],
+        task_manager=TaskManager(include_defaults=False),
+        log_samples=True,
+        bootstrap_iters=0,
+        verbosity="ERROR",
+    )
+    (sample,) = results["samples"]["continuation"]
+    assert sample["filtered_resps"] == generate(AnyOrderLM(folder), ("ab", {"max_gen_toks": 4}))
 
 
 def test_only_ids_of_text_can_be_the_likeliest(folder: str, tiny_model: AOGPTForAnyOrderLM) -> None:

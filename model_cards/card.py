@@ -43,8 +43,8 @@ def read_facts(card: str, default: str = "default") -> dict[str, Any]:
 
     Args:
         card: Name of a card in this folder, or path of a YAML file.
-        default: Name of the card from which facts are taken that are not in the file of `card`. Facts that are in
-            neither are taken from `default.yaml`.
+        default: Card that supplies facts missing from the file of `card`. Facts missing from both come from
+            `default.yaml`.
 
     Raises:
         ValueError: If there is no such card, its file cannot be read, or the file has unknown keys.

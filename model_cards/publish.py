@@ -59,10 +59,7 @@ class PublishArguments:
 
     card: str | None = option(
         None,
-        "Name of a card in model_cards/, such as quickstart, or a YAML file. Defaults to `converted` for models that "
-        "were converted from a causal language model, to `converted_masked` for encoders that were converted from a "
-        "masked diffusion model, to `encoder` for other encoders, to `left_to_right` for other models that generate "
-        "from left to right by default, and to `default` for others.",
+        "Card in model_cards/, such as quickstart, or a YAML file. By default, it is chosen by the kind of model.",
     )
     license: str | None = option(
         None, "Licence of the weights, as an identifier of the Hub, such as mit. Only for the default cards."
@@ -144,6 +141,8 @@ def _choose_facts(
     if name in DEFAULT_CARDS and name != default:
         raise ValueError(f"The card {name!r} is for models of another kind. Remove `--card` to use {default!r}.")
     facts = read_facts(name, default)
+    if name == "converted" and model.generation_config.is_left_to_right:
+        facts["tags"] = []  # it was not trained in any order after the conversion
     if arguments.license is not None:
         if name not in ("default", *DEFAULT_CARDS):
             raise ValueError(f"`--license` cannot be combined with `--card {name}`. Write `license` into a YAML file.")

@@ -191,7 +191,7 @@ def test_a_card_cannot_replace_the_settings_of_a_run(run: Path, tmp_path: Path) 
         stage(run, tmp_path / "staged", card=str(tmp_path / "mine.yaml"))
 
 
-def test_strided_blocks_are_not_left_to_right(run: Path, tmp_path: Path) -> None:
+def test_left_to_right_models_are_not_called_any_order(run: Path, tmp_path: Path) -> None:
     copied = Path(shutil.copytree(run, tmp_path / "run"))
     for settings, is_left_to_right in (
         ({"order": "left_to_right"}, True),
@@ -202,6 +202,14 @@ def test_strided_blocks_are_not_left_to_right(run: Path, tmp_path: Path) -> None
         card = (tmp_path / f"{is_left_to_right}" / "README.md").read_text()
         assert ("fills in masks from left to right" in card) == is_left_to_right
         assert ("any-order" in ModelCard(card).data.tags) == (not is_left_to_right)
+        config = json.loads((copied / "model" / "config.json").read_text()) | {"source_config": {"model_type": "llama"}}
+        (tmp_path / "converted").mkdir(exist_ok=True)
+        for path in (copied / "model").iterdir():
+            shutil.copy(path, tmp_path / "converted")
+        (tmp_path / "converted" / "config.json").write_text(json.dumps(config))
+        stage(tmp_path / "converted", tmp_path / f"converted-{is_left_to_right}")
+        card = ModelCard.load(tmp_path / f"converted-{is_left_to_right}" / "README.md")
+        assert ("any-order" in card.data.tags) == (not is_left_to_right)
 
 
 def test_the_card_of_a_fine_tuned_model_describes_the_training_before_it(run: Path, tmp_path: Path) -> None:

@@ -26,9 +26,9 @@ from common.data import load_data_of_run
 from common.files import lock_folder
 from common.models import load_model
 from common.results import ORDER_KINDS, ORDER_SEED
-from eval.estimates import estimate, format_estimate
 from eval.studies.runner import scores as study_scores
 from eval.studies.runner import study
+from eval.studies.runner.estimates import estimate, format_estimate
 from eval.studies.runner.results import Question, TrainedModel, compare
 from modeling_aogpt import DataCollatorForAnyOrderLM
 from tests.references import random_model

@@ -31,7 +31,7 @@ from common.hardware import default_device
 from common.models import Model, load_model
 from common.reports import markdown_table, save_figure, style_axes
 from common.results import read_finished_run
-from eval.estimates import estimate, format_estimate
+from eval.studies.runner.estimates import estimate, format_estimate
 from eval.studies.runner.recipes import group_by_recipe
 from eval.studies.runner.scores import held_out_rows
 from modeling_aogpt import AOGPTForAnyOrderLM

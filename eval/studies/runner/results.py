@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from common.files import read_json, write_json, write_text
 from common.reports import FINE_TICKS, GREY, label_log_axis, markdown_table, save_figure, style_axes
 from common.results import ORDER_KINDS, read_finished_run
-from eval.estimates import estimate, format_estimate
+from eval.studies.runner.estimates import estimate, format_estimate
 from eval.studies.runner.scores import MEASURES, load_scores
 
 SIZES = {"tokens": "million training tokens", "num_parameters": "million parameters"}  # `Trend.size`: name in reports

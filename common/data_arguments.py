@@ -102,6 +102,17 @@ class DataArguments(Options):
                 "`drop_long_documents` has no effect with `packing=packed`, because long documents are cut. Set "
                 "`packing=documents`, or `drop_long_documents=false`."
             )
+        if self.streaming and self.packing != "packed":
+            raise ValueError(
+                f"`streaming` needs `packing=packed`, but `packing={self.packing}` is set. Set `packing=packed`, or "
+                "remove `streaming`."
+            )
+        for option_name in ("validation_split", "validation_documents"):
+            if self.validation_files and getattr(self, option_name) != getattr(DataArguments, option_name):
+                raise ValueError(
+                    f"`{option_name}` has no effect with `validation_files`, because all documents of these files are "
+                    "held out. Remove one of the two."
+                )
         for name in ("shuffle_window", "validation_documents"):
             if not self.streaming and getattr(self, name) != getattr(DataArguments, name):
                 raise ValueError(f"`{name}` has no effect without `streaming`. Set `streaming`, or remove `{name}`.")

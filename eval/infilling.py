@@ -35,7 +35,7 @@ from common.hardware import default_device, versions
 from common.models import Model, load_model
 from common.reports import markdown_table, with_error
 from common.results import check_is_no_run, read_finished_run
-from common.tokenization import num_unpadded, to_bytes
+from common.tokenizers import num_unpadded, to_bytes
 from eval.estimates import ratio_with_error, wilson_interval
 from modeling_aogpt.tokenization import load_tokenizer
 

@@ -15,7 +15,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenize
 
 from common.models import identity_of_weights, load_pretrained
 from common.results import default_length
-from common.tokenization import num_unpadded
+from common.tokenizers import num_unpadded
 from eval.estimates import perplexity_over, ratio_with_error
 from eval.journal import score_sequences
 from eval.scorers import CausalScorer, check_causal

@@ -21,8 +21,9 @@ import torch
 from datasets import Dataset, load_dataset
 from transformers import PreTrainedConfig
 
-from common.corpora import COMPRESSED, keep_text, load_files
-from common.sequences import cut, full_rows, total
+from common.caching import versioned
+from common.packing import cut, full_rows, total
+from common.text_files import COMPRESSED, find_files, keep_text, load_files
 from eval.detokenizers import detokenize_lambada, detokenize_lm1b, detokenize_ptb, detokenize_wikitext
 from modeling_aogpt import AOGPTConfig
 from modeling_aogpt.validation import check_choice
@@ -135,11 +136,15 @@ def load_texts(name: str, data_dir: str | None = None, split: str | None = None)
     split = split or data_set.split
     check_choice("split", split, data_set.hub_rows, f" for {name}")
     rows = _load_hub(name, data_set, split) if data_dir is None else _load_local(name, data_set, split, data_dir)
-    return rows.map(_map_text, batched=True, fn_kwargs={"function": data_set.detokenize}, desc="Detokenizing")
+    return _map_text(rows, data_set.detokenize)
 
 
-def _map_text(rows: dict[str, list[str]], function: Callable[[str], str]) -> dict[str, list[str]]:
-    return {"text": list(map(function, rows["text"]))}
+def _map_text(rows: Dataset, function: Callable[[str], str]) -> Dataset:
+    return rows.map(versioned(_apply), batched=True, input_columns="text", fn_kwargs={"function": function})
+
+
+def _apply(texts: list[str], function: Callable[[str], str]) -> dict[str, list[str]]:
+    return {"text": list(map(function, texts))}
 
 
 def _load_hub(name: str, data_set: EvaluationSet, split: str) -> Dataset:
@@ -175,11 +180,9 @@ def _load_local(name: str, data_set: EvaluationSet, split: str, data_dir: str) -
             f"{path} (the {split} split of {name}) does not exist, and neither does a compressed version of it "
             f"({', '.join(COMPRESSED)}). Create the file, remove {name} from `datasets`, or set another `split`."
         )
-    if path.suffix == ".jsonl":
-        rows = keep_text(load_files([pattern]), data_set.column)
-    else:
-        rows = load_files([pattern])
-        rows = rows.map(_map_text, batched=True, fn_kwargs={"function": data_set.read_line}, desc="Reading")
+    rows = load_files(find_files([pattern]), text_column=data_set.column)
+    if path.suffix != ".jsonl":
+        rows = _map_text(rows, data_set.read_line)
     if not any(rows["text"]):
         raise ValueError(f"{path} (the {split} split of {name}) contains no text. Use the complete file.")
     return rows

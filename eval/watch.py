@@ -20,7 +20,7 @@ from common.hardware import default_device
 from common.models import find_model, load_model
 from common.reports import make_printable, save_animation
 from common.results import default_length
-from common.tokenization import num_unpadded
+from common.tokenizers import num_unpadded
 from modeling_aogpt.generation import AnyOrderGenerationOutput
 from modeling_aogpt.orders import ORDER_NAMES
 from modeling_aogpt.tokenization import load_tokenizer

@@ -28,15 +28,18 @@ from accelerate import PartialState
 from datasets import Dataset
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from common.caching import code_version
 from common.commands import Options, Parser, one_line_errors, option
-from common.corpora import SampleBy, keep_text, load_files
+from common.data_arguments import SampleBy
+from common.encoding import encode_documents
 from common.files import write_json
 from common.hardware import hardware, versions
 from common.models import find_model, identity_of_weights, longest_sequence
+from common.packing import pad, total
 from common.processes import in_turn, start_accelerator
 from common.results import check_is_no_run, default_length, settings_of_run
-from common.sequences import encode_documents, pad, total
-from common.tokenization import vocabulary_arguments
+from common.text_files import check_sample_by, find_files, load_files
+from common.tokenizers import vocabulary_arguments
 from eval.estimates import bits_per_byte_over, perplexity_over
 from eval.journal import Journal, score_sequences
 from eval.protocols import (
@@ -298,7 +301,9 @@ def _load_texts(
 ) -> dict[str, Text]:
     """Return the texts to score, by name. `cut` makes a `Text` of documents, their packing or protocol, and facts."""
     if arguments.text_file:
-        documents = keep_text(load_files(arguments.text_file, arguments.sample_by), arguments.text_column)
+        files = find_files(arguments.text_file)
+        check_sample_by(arguments.sample_by, files)
+        documents = load_files(files, arguments.sample_by, arguments.text_column)
         return {TEXT_FILES: cut(documents, packing, {"files": arguments.text_file, "packing": packing})}
     return {
         name: cut(
@@ -339,8 +344,9 @@ def _cut(
 
 
 def _name_by_content(folder: Path, revision: str | None, texts: dict[str, Text]) -> Path:
-    """Append a hash of the model's revision and of all sequences to the name of a folder."""
-    digest = hashlib.sha256(str(revision).encode())
+    """Append a hash of the code, of the model's revision and of all sequences to the name of a folder."""
+    code = code_version(Path(__file__).parents[1] / name for name in ("common", "eval", "modeling_aogpt"))
+    digest = hashlib.sha256(f"{code} {revision}".encode())
     for text in texts.values():
         for sequence in text.sequences:
             digest.update(json.dumps(sequence["input_ids"]).encode())

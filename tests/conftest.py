@@ -27,7 +27,7 @@ FIXTURES = Path(__file__).parent / "fixtures"
 
 @pytest.fixture
 def datasets_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Use an empty cache: `datasets` identifies functions by name, and could return results of an older version."""
+    """Use an empty cache."""
     monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
 
 

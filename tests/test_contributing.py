@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from common import corpora
+from common.splitting import is_held_out, sha256
 from modeling_aogpt import AOGPTForAnyOrderLM
 from modeling_aogpt.unmasking import CERTAINTY_MEASURES
 
@@ -64,11 +65,11 @@ def test_the_order(tiny_model: AOGPTForAnyOrderLM, monkeypatch: pytest.MonkeyPat
 @pytest.mark.usefixtures("datasets_cache")
 def test_the_corpus(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(corpora.BUILT_IN, "python-keywords", run_snippet("corpus")["python_keywords"])
-    splits = corpora.load_corpus(corpora.DataArguments(["python-keywords"], validation_fraction=0.2))
+    loaded = corpora.load_corpus(corpora.DataArguments(["python-keywords"], validation_fraction=0.2))
     texts = [f"The keyword {word}." for word in keyword.kwlist]
-    held_out = [f"The keyword {word}." for word in keyword.kwlist if corpora.is_held_out(word, 0.2)]
-    assert list(splits["validation"]) == held_out
-    assert list(splits["train"]) == [text for text in texts if text not in held_out]
+    held_out = [f"The keyword {word}." for word in keyword.kwlist if is_held_out(sha256(word), 0.2)]
+    assert list(loaded.validation) == held_out
+    assert list(loaded.train) == [text for text in texts if text not in held_out]
     assert 0 < len(held_out) < len(texts)
 
 

@@ -22,7 +22,7 @@ from huggingface_hub import SpaceCardData
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast, set_seed
 
-from common.tokenization import train_tokenizer
+from common.tokenizers import train_tokenizer
 from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM
 from modeling_aogpt.gaps import encode_with_masks
 

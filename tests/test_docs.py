@@ -15,7 +15,7 @@ from transformers import GPT2Config
 
 from common.commands import Parser
 from common.corpora import unicode_names
-from common.tokenization import train_tokenizer, vocabulary_arguments
+from common.tokenizers import train_tokenizer, vocabulary_arguments
 from eval.benchmarks.speed import SpeedArguments
 from eval.generative import GenerativeArguments
 from eval.protocols import EVALUATION_SETS

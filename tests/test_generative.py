@@ -15,7 +15,7 @@ from PIL import Image
 from transformers import PreTrainedTokenizerFast
 
 from common.hardware import versions
-from common.tokenization import train_tokenizer
+from common.tokenizers import train_tokenizer
 from eval.generative import GenerativeArguments, generative, main
 from eval.judging import Judge, Sample, distinct, short_name, unigram_entropy, without_padding
 from eval.tables import GENERATIVE, generative_table

@@ -14,7 +14,7 @@ from tokenizers import Tokenizer, models
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from common.files import read_json
-from common.tokenization import train_tokenizer
+from common.tokenizers import train_tokenizer
 from eval.estimates import wilson_interval
 from eval.infilling import (
     BEFORE,

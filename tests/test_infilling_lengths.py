@@ -11,7 +11,7 @@ import torch
 from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers
 from transformers import GenerationConfig, PreTrainedTokenizerFast
 
-from common.tokenization import train_tokenizer
+from common.tokenizers import train_tokenizer
 from modeling_aogpt import AnyOrderGenerationConfig, AOGPTForAnyOrderLM, infill
 from modeling_aogpt.gaps import encode_with_masks
 from tests.references import conditional, random_model, seeded

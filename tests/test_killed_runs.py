@@ -6,7 +6,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from common.tokenization import train_tokenizer
+from common.tokenizers import train_tokenizer
 from tests.killed_runs import Attempt, Trainer, find_differences, find_wrong_losses, run_with_kills
 from tests.training_runs import write_config
 from training.checkpoints import checkpoints_in

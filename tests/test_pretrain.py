@@ -28,7 +28,7 @@ from common.data_arguments import DataArguments
 from common.files import lock_folder
 from common.hardware import versions
 from common.results import ORDER_SEED
-from common.tokenization import vocabulary_arguments
+from common.tokenizers import vocabulary_arguments
 from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM, DataCollatorForAnyOrderLM, head_loss
 from tests.training_runs import STEPS, assert_same_training, final_state, losses, results, scores, train, write_config
 from training.batches import rows_of_samples

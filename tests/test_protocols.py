@@ -11,7 +11,7 @@ from datasets import Dataset
 from torch.utils.data import BatchSampler, DistributedSampler
 from transformers import GPT2Config, PreTrainedConfig, PreTrainedTokenizerFast
 
-from common.sequences import encode_documents
+from common.encoding import encode_documents
 from eval.detokenizers import detokenize_lambada, detokenize_lm1b, detokenize_ptb, detokenize_wikitext
 from eval.protocols import EVALUATION_SETS, cut_into_sequences, load_texts, published_precisions, released_subset
 from modeling_aogpt import AOGPTConfig

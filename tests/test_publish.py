@@ -21,7 +21,7 @@ from transformers import AutoTokenizer, GPT2Config, set_seed
 import modeling_aogpt
 from common.corpora import unicode_names
 from common.models import identity_of_weights
-from common.tokenization import train_tokenizer, vocabulary_arguments
+from common.tokenizers import train_tokenizer, vocabulary_arguments
 from model_cards import publish
 from model_cards.publish import PublishArguments, default_card
 from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM, MDMEncoderConfig, MDMEncoderForMaskedLM

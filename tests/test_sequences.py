@@ -3,10 +3,13 @@
 import numpy as np
 import pytest
 from datasets import Dataset, Features, Sequence, Value, concatenate_datasets
+from tokenizers import Tokenizer, models
 from tokenizers.processors import ByteLevel
+from transformers import PreTrainedTokenizerFast
 
-from common.sequences import PackedRows, _label, count_token_bytes, cut, describe_work, encode_batch, id_type
-from common.tokenization import train_tokenizer
+from common.encoding import _label, count_token_bytes, encode_batch, encode_documents
+from common.packing import PackedRows, cut
+from common.tokenizers import train_tokenizer
 
 
 @pytest.mark.parametrize(
@@ -54,8 +57,12 @@ def test_packed_rows_may_span_files_and_documents(length: int) -> None:
 
 
 def test_ids_are_stored_in_16_bits_if_they_fit() -> None:
-    assert id_type(range(2**16)).dtype == "uint16"
-    assert id_type(range(2**16 + 1)).dtype == "uint32"
+    for highest, dtype in ((2**16 - 1, "uint16"), (2**16, "uint32")):
+        vocabulary = Tokenizer(models.WordLevel({"a": 0, "b": highest}, unk_token="a"))  # the ids have gaps
+        tokenizer = PreTrainedTokenizerFast(tokenizer_object=vocabulary, eos_token="a")
+        documents = encode_documents(Dataset.from_dict({"text": ["b"]}), tokenizer, with_token_bytes=False)
+        assert documents.features["input_ids"].feature.dtype == dtype
+        assert documents["input_ids"][:] == [[highest, 0]]
 
 
 def test_tokens_without_text_are_not_context() -> None:
@@ -75,10 +82,3 @@ def test_spaces_belong_to_tokens_whatever_the_offsets(trim_offsets: bool) -> Non
     assert (
         "".join(text for text, is_context in labels if is_context) == " cat  "
     )  # " sat" and " mat" are only partly context
-
-
-def test_processes_share_the_estimated_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    moments = iter([0.0, 1200.0])
-    monkeypatch.setattr("common.sequences.time.perf_counter", lambda: next(moments))
-    tokenizer = train_tokenizer(["a"], 257)
-    assert "takes about 10.0 minutes" in describe_work(Dataset.from_dict({"text": ["a"]}), tokenizer, 2, bool)

@@ -3,6 +3,7 @@
 import hashlib
 import json
 from dataclasses import replace
+from functools import partial
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
@@ -11,11 +12,11 @@ import pytest
 import torch
 from datasets import Dataset
 
-from common.corpora import sha256
 from common.data import Data, load_data
 from common.data_arguments import DataArguments
-from common.sequences import encode_batch as encode
-from common.tokenization import train_tokenizer
+from common.encoding import encode_batch as encode
+from common.splitting import Split, hash_document, select_others
+from common.tokenizers import train_tokenizer
 from modeling_aogpt import DataCollatorForAnyOrderLM
 from training.batches import Batches, epoch_permutation, pass_samples
 from training.streamed_data import Position, Stream, training_samples
@@ -155,10 +156,10 @@ def test_held_out_documents_and_sources(arguments: DataArguments) -> None:
 def test_validation_files_are_held_out(arguments: DataArguments) -> None:
     folder = Path(arguments.corpus[0]).parent
     (folder / "c.txt").write_text("\n".join(["", *FILES[2], ""]) + "\n")
-    arguments.corpus, arguments.validation_files = [str(folder / "a.txt")], [str(folder / "c.txt")]
+    arguments.corpus, files = [str(folder / "a.txt")], [str(folder / "c.txt")]
     with pytest.raises(ValueError, match="`validation_documents` has no effect with `validation_files`"):
-        load_data(arguments)
-    arguments.validation_documents = DataArguments.validation_documents
+        replace(arguments, validation_files=files)
+    arguments.validation_documents, arguments.validation_files = DataArguments.validation_documents, files
     data = load_data(arguments)
     assert data.facts["validation"]["documents"] == len(FILES[2])
     assert names_of_sources(data) == ["a.txt", "c.txt"]
@@ -182,7 +183,7 @@ def test_data_set_in_a_folder(data_set: DataArguments) -> None:
     data = load_data(data_set)
     assert names_of_sources(data) == ["train-0.parquet", "train-1.parquet", "validation-0.parquet"]
     assert data.facts["validation"]["documents"] == HELD_OUT
-    assert data.held_out == frozenset()
+    assert next(iter(data.train)) == FILES[0][0]
     first = FILES[epoch_permutation(2, SEED, 0)[0]][0]
     assert data.tokenizer.decode(unshuffled_ids(data, WINDOW)).startswith(first)
 
@@ -201,11 +202,6 @@ def test_data_set_with_validation_files(data_set: DataArguments, tmp_path: Path)
     assert load_data(data_set).facts["validation"]["documents"] == 2
     data_set.sample_by = "document"
     assert load_data(data_set).facts["validation"]["documents"] == 1
-    data_set.validation_split, data_set.validation_files = "validation", [str(path)]
-    with pytest.raises(
-        ValueError, match=r"`validation_split` \(validation\) and `validation_files` \(.*held_out.jsonl\) are both"
-    ):
-        load_data(data_set)
 
 
 @pytest.mark.parametrize(
@@ -215,9 +211,8 @@ def test_data_set_with_validation_files(data_set: DataArguments, tmp_path: Path)
         ({"packing": "documents"}, "`streaming` needs `packing=packed`, but `packing=documents` is set"),
         ({"shuffle_window": 0}, "`shuffle_window` must be at least 1, but is 0"),
         ({"validation_documents": 0}, "`validation_documents` must be at least 1, but is 0"),
-        ({"corpus": ["unicode-names"]}, "'unicode-names' cannot be streamed"),
-        ({"corpus_revision": "main"}, "^`corpus_revision` can only be set for a Hub dataset"),
-        ({"text_column": "body"}, "no column 'body'. Set `text_column` to one of: text"),
+        ({"corpus": ["unicode-names"]}, "`streaming` cannot be used with .*unicode-names"),
+        ({"corpus_revision": "main"}, "`corpus_revision` cannot be used with files"),
         ({"sequence_length": 9999}, r"validation split must have at least one sequence of 9999 tokens"),
     ],
 )
@@ -247,7 +242,7 @@ def test_a_split_of_empty_documents_is_an_error(
 
 def test_a_corpus_that_is_held_out_completely_is_an_error(arguments: DataArguments) -> None:
     arguments.validation_documents = 1000
-    with pytest.raises(ValueError, match=r"held out for validation\. Decrease `validation_documents` \(1000\)"):
+    with pytest.raises(ValueError, match=r"train split .* `validation_documents` \(1000\)"):
         load_data(arguments)
 
 
@@ -255,7 +250,8 @@ def test_the_rest_of_an_epoch_may_be_held_out(arguments: DataArguments) -> None:
     data, texts = load_data(arguments), ["so ma", "bu le"]
     last = int(epoch_permutation(2, SEED, 0)[1])
     shards = Dataset.from_dict({"text": texts}).to_iterable_dataset(num_shards=2)
-    stream = Stream(shards, "text", data.tokenizer, LENGTH, WINDOW, frozenset({sha256(texts[last])}))
+    held_out = frozenset({hash_document(texts[last])})
+    stream = Stream(Split(shards, partial(select_others, held_out=held_out)), data.tokenizer, LENGTH, WINDOW)
     batches = islice(stream.batches(SEED, Position(shard=1)), 3)
     assert [bool(ids) for position, ids in batches if position.epoch == 0] == [False]
     assert stream.encode(texts) == stream.encode([texts[1 - last]]) != []
@@ -267,10 +263,20 @@ def test_a_column_of_text_and_numbers_is_an_error(arguments: DataArguments, tmp_
         load_data(replace(arguments, corpus=[str(tmp_path / "mixed.jsonl")]))
 
 
+def test_rows_without_a_text_are_counted(
+    arguments: DataArguments, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    lines = [json.dumps({"text": text} if text else {"body": "so"}) for text in [*FILES[0][:9], None, None]]
+    (tmp_path / "gaps.jsonl").write_text("\n".join(lines))
+    data = load_data(replace(arguments, corpus=[str(tmp_path / "gaps.jsonl")], validation_documents=4))
+    unshuffled_ids(data, 2 * WINDOW)
+    assert "File 1 of the 1 files of the corpus: 2 of 11 rows have no 'text'" in caplog.text
+
+
 def test_a_file_that_cannot_be_read_is_named(arguments: DataArguments, tmp_path: Path) -> None:
     for name, column in (("a", "text"), ("b", "body")):
-        lines = (json.dumps({column: text}) for text in (FILES[0][7], "bu"))
+        lines = (json.dumps({column: text}) for text in FILES[0] * 2)
         (tmp_path / f"{name}.jsonl").write_text("\n".join(lines))
-    data = load_data(replace(arguments, corpus=[str(tmp_path / "*.jsonl")], validation_documents=1))
+    data = load_data(replace(arguments, corpus=[str(tmp_path / "*.jsonl")], validation_documents=4))
     with pytest.raises(OSError, match=r"^File 2 of the 2 files of the corpus cannot be read"):
-        training_samples(data, 0).__getitems__(list(range(99)))
+        training_samples(data, 0).__getitems__(list(range(999)))

@@ -12,7 +12,7 @@ from PIL import Image
 from tokenizers.processors import TemplateProcessing
 
 from common.corpora import unicode_names
-from common.tokenization import num_unpadded, train_tokenizer, vocabulary_arguments
+from common.tokenizers import num_unpadded, train_tokenizer, vocabulary_arguments
 from eval.watch import CHARACTER_WIDTH, DOTS_PER_INCH, FONT_SIZE, main
 from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM, MDMEncoderConfig, MDMEncoderForMaskedLM
 from modeling_aogpt.generation import AnyOrderGenerationOutput

@@ -475,14 +475,14 @@ def test_a_causal_model_needs_two_tokens_in_the_published_protocol(judge: str, d
     [
         ({"text_file": ["missing.txt"]}, "no file 'missing.txt'"),
         ({"text_file": ["empty.txt"]}, "empty.txt is empty"),
-        ({"text_column": "body"}, "no column 'body'"),
+        ({"sample_by": "paragraph", "text_file": ["a.jsonl"]}, "`sample_by` can only be set for plain text"),
         ({"tokenizer": "nowhere"}, "The tokenizer 'nowhere' cannot be loaded from the Hub or a folder"),
         ({"tokenizer": "other"}, "has 17 ids, but the model has 16"),
         ({"sequence_length": 13}, r"`sequence_length` must be between 1 and 12 .* but is 13"),
         ({"sequence_length": 0}, r"`sequence_length` must be between 1 and 12 .* but is 0"),
         (
             {"packing": "documents", "sequence_length": 8},
-            "1 of 5 given documents.* to 9 tokens\\..*`packing=packed`\\.",
+            r"`packing=documents` .* 1 of 5 given documents.* to 9 tokens",
         ),
         ({"num_orders": 0}, "`num_orders` must be at least 1, but is 0"),
         ({"num_ranks": 3}, "`num_ranks` must be even, but is 3"),
@@ -522,6 +522,7 @@ def test_bad_input(
     message: str,
 ) -> None:
     (tmp_path / "empty.txt").touch()
+    (tmp_path / "a.jsonl").touch()
     tiny_tokenizer.add_special_tokens({"mask_token": "<another>"})
     tiny_tokenizer.save_pretrained(tmp_path / "other")
     monkeypatch.chdir(tmp_path)
@@ -543,7 +544,7 @@ def test_models_that_cannot_be_scored(
         zero_shot(str(tmp_path / "small"), replace(arguments, tokenizer=judge))
 
 
-def test_finished_batches_of_another_text_are_not_used(
+def test_finished_batches_of_another_text_or_version_are_not_used(
     folder: str, arguments: ScoringArguments, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Journal, "remove", lambda self: None)  # as if stopped before the results were written
@@ -551,3 +552,8 @@ def test_finished_batches_of_another_text_are_not_used(
     Path(arguments.text_file[0]).write_text("\n".join(reversed(LINES)) + "\n")
     other = text_results(zero_shot(folder, arguments, tmp_path / "journal"))
     assert other["measures"] == text_results(zero_shot(folder, arguments))["measures"] != first["measures"]
+    monkeypatch.setattr("eval.scorers.AnyOrderScorer.negative_log_likelihood", None)
+    assert text_results(zero_shot(folder, arguments, tmp_path / "journal")) == other
+    monkeypatch.setattr("common.caching.version", lambda library: "another version")
+    with pytest.raises(TypeError):  # the batches are scored again
+        zero_shot(folder, arguments, tmp_path / "journal")

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 from transformers import LlamaTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
-from common.tokenization import train_tokenizer
+from common.tokenizers import train_tokenizer
 
 WORDS = ["I", "saw", "a", "the", "cat", "sat", "un", "def"]
 LETTERS = "Iabcdefghilnorstuwy(),.:\n"

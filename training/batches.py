@@ -22,7 +22,7 @@ import numpy as np
 from datasets import Dataset
 from torch.utils.data import DataLoader
 
-from common.sequences import PackedRows
+from common.packing import PackedRows
 
 
 @lru_cache(maxsize=2)  # a batch may contain sequences of two epochs

@@ -24,7 +24,7 @@ from common.files import free_space, read_yaml
 from common.hardware import GPU, GPUS
 from common.models import Model, read_config
 from common.reports import markdown_table
-from common.tokenization import vocabulary_arguments
+from common.tokenizers import vocabulary_arguments
 from modeling_aogpt import AOGPTConfig
 from modeling_aogpt.head_loss import LOGITS_PER_CHUNK
 from modeling_aogpt.tokenization import load_tokenizer

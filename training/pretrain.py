@@ -35,7 +35,7 @@ from common.hardware import check_precision, hardware, keep_freed_memory, peak_f
 from common.models import Model, identity_of_weights, load_pretrained, read_config, save_model
 from common.processes import check_same_everywhere, in_turn, start_accelerator, together
 from common.results import ORDER_KINDS
-from common.tokenization import vocabulary_arguments
+from common.tokenizers import vocabulary_arguments
 from modeling_aogpt import AOGPTConfig
 from modeling_aogpt.inference import evaluation_mode
 from modeling_aogpt.tokenization import load_tokenizer

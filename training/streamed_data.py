@@ -9,6 +9,7 @@ consecutive sequences, which are shuffled together. A sample is a training seque
 depends only on the corpus, the seed and this number.
 """
 
+import logging
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
@@ -16,13 +17,15 @@ from itertools import chain, count, islice
 from typing import Any
 
 import numpy as np
-from datasets import IterableDataset
 from transformers import PreTrainedTokenizerBase
 
-from common.corpora import has_text, sha256
 from common.data import Data
-from common.sequences import cut, encode_batch
+from common.encoding import encode_batch
+from common.packing import cut
+from common.splitting import Split
 from training.batches import Samples, epoch_permutation, rows_of_samples
+
+logger = logging.getLogger(__name__)
 
 DOCUMENTS_PER_BATCH = 256  # the tokenizer encodes a batch in parallel
 
@@ -46,16 +49,14 @@ class Position:
 class Stream:
     """Corpus that is read as a stream."""
 
-    shards: IterableDataset  # documents; each shard is a file
-    text_column: str
+    texts: Split  # its rows are a stream whose shards are files
     tokenizer: PreTrainedTokenizerBase
     sequence_length: int
     window_size: int  # number of sequences that are shuffled together
-    held_out: frozenset[bytes] = frozenset()  # SHA-256 of the documents to skip
 
     def batches(self, seed: int, start: Position) -> Iterator[tuple[Position, list[int]]]:
         """Yield the position and the ids (see `encode`) of each batch of documents from `start` on, without end."""
-        first_shard, first_batch, num_shards = start.shard, start.batch, self.shards.num_shards
+        first_shard, first_batch, num_shards = start.shard, start.batch, self.texts.rows.num_shards
         for epoch in count(start.epoch):
             for shard in range(first_shard, num_shards):
                 texts = self._read_file(int(epoch_permutation(num_shards, seed, epoch)[shard]))
@@ -66,20 +67,23 @@ class Stream:
 
     def _read_file(self, file: int) -> Iterator[list[str | None]]:
         """Yield lists of `DOCUMENTS_PER_BATCH` documents of a file. Raise an `OSError` if it cannot be read."""
-        tables = self.shards.shard(self.shards.num_shards, file).with_format("arrow")
+        rows, column, num_missing, num_rows = self.texts.rows, self.texts.column, 0, 0
+        name = f"File {file + 1} of the {rows.num_shards} files of the corpus"
         try:
-            for table in tables.iter(DOCUMENTS_PER_BATCH):
-                yield table[self.text_column].to_pylist()
+            for table in rows.shard(rows.num_shards, file).with_format("arrow").iter(DOCUMENTS_PER_BATCH):
+                num_missing, num_rows = num_missing + table[column].null_count, num_rows + len(table)
+                yield table[column].to_pylist()
         except Exception as error:  # each builder raises its own kinds of errors
-            raise OSError(
-                f"File {file + 1} of the {self.shards.num_shards} files of the corpus cannot be read. Correct it, and "
-                f"start a new run. (Cause: {error})"
-            ) from error
+            raise OSError(f"{name} cannot be read. Correct it, and start a new run. (Cause: {error})") from error
+        if num_missing:
+            logger.warning(
+                "%s: %d of %d rows have no %r, and are skipped.", name, num_missing, num_rows, self.texts.column
+            )
 
     def encode(self, texts: list[str | None]) -> list[int]:
         """Return the ids of joined documents, each followed by end-of-text. Skip empty and held-out documents."""
-        texts = [text for text in texts if has_text(text) and not (self.held_out and sha256(text) in self.held_out)]
-        return list(chain.from_iterable(encode_batch(texts, self.tokenizer, False)["input_ids"])) if texts else []
+        selected = self.texts.select(texts)
+        return list(chain.from_iterable(encode_batch(selected, self.tokenizer, False)["input_ids"])) if selected else []
 
     def sequences(self, seed: int, start: Position) -> Iterator[tuple[np.ndarray, Position]]:
         """Yield each sequence from `start` on, and the position of the first token after the sequence."""
@@ -156,8 +160,5 @@ def training_samples(data: Data, seed: int, position: dict[str, int] | None = No
     arguments = data.arguments
     if not arguments.streaming:
         return Samples(data.train, seed)
-    stream = Stream(
-        *(data.train, arguments.text_column, data.tokenizer),
-        *(arguments.sequence_length, arguments.shuffle_window, data.held_out),
-    )
+    stream = Stream(data.train, data.tokenizer, arguments.sequence_length, arguments.shuffle_window)
     return StreamedSamples(stream, seed, position)

@@ -46,8 +46,6 @@ def test_questions(kind: str, name_first: str, description_first: str) -> None:
 
 @pytest.mark.usefixtures("datasets_cache")
 def test_the_validation_split_contains_known_facts() -> None:
-    splits = {
-        name: set(split) for name, split in load_corpus(DataArguments([f"{facts.__name__}:training_texts"])).items()
-    }
-    assert splits["train"] == TEXTS
-    assert splits["validation"] < TEXTS
+    corpus = load_corpus(DataArguments([f"{facts.__name__}:training_texts"]))
+    assert set(corpus.train) == TEXTS
+    assert set(corpus.validation) < TEXTS

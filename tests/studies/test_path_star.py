@@ -7,7 +7,7 @@ import pytest
 
 from common.corpora import load_corpus
 from common.data_arguments import DataArguments
-from common.sequences import split_context
+from common.encoding import split_context
 from eval.studies.corpora import path_star
 
 
@@ -57,10 +57,8 @@ def test_splits_have_no_graph_in_common(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(path_star, "NUM_DRAWN", 1000)
     monkeypatch.setattr(path_star, "NODES", "abcdef")  # 60 graphs of two edges, which are drawn repeatedly
     monkeypatch.setattr(path_star, "path_star_2_5", partial(path_star.training_texts, 2, 2))
-    splits = load_corpus(
-        DataArguments(["eval.studies.corpora.path_star:path_star_2_5"], validation_fraction=0.3)
-    ).values()
-    texts = [[split_context(text, "[]")[0] for text in split] for split in splits]
+    loaded = load_corpus(DataArguments(["eval.studies.corpora.path_star:path_star_2_5"], validation_fraction=0.3))
+    texts = [[split_context(text, "[]")[0] for text in split] for split in (loaded.train, loaded.validation)]
     texts += [[text for _, text in path_star.held_out_texts(2, 2, 300)]]
     graphs = [{frozenset(paths_of(text)) for text in split} for split in texts]
     assert all(len(split) > 2 for split in graphs)

@@ -10,7 +10,7 @@ import torch
 from PIL import Image
 
 from common.files import read_json
-from common.tokenization import train_tokenizer
+from common.tokenizers import train_tokenizer
 from eval.estimates import wilson_interval
 from eval.studies.corpora import path_star
 from eval.studies.runner.recipes import describe_recipe, encode_problems, group_by_recipe

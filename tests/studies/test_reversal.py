@@ -7,9 +7,9 @@ import torch
 from PIL import Image
 from tokenizers.processors import TemplateProcessing
 
+from common.encoding import encode_batch
 from common.files import read_json
-from common.sequences import encode_batch
-from common.tokenization import train_tokenizer
+from common.tokenizers import train_tokenizer
 from eval.studies.reversal import facts, reversal
 from eval.studies.reversal.reversal import KINDS, answer, main
 from eval.studies.runner.recipes import encode_problems

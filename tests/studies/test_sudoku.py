@@ -7,7 +7,7 @@ from datasets.exceptions import DatasetGenerationError
 
 from common.corpora import load_corpus
 from common.data_arguments import DataArguments
-from common.sequences import split_context
+from common.encoding import split_context
 from eval.studies.sudoku import corpus as sudoku
 
 
@@ -123,8 +123,8 @@ def test_held_out_grids_exclude_only_relabelled_training_grids() -> None:
 @pytest.mark.parametrize("corpus", ["sudoku_4", "sudoku_4_clues", "sudoku_4_puzzles", "sudoku_4_moves"])
 @pytest.mark.usefixtures("datasets_cache")
 def test_splits_have_no_class_in_common(corpus: str) -> None:
-    splits = load_corpus(DataArguments([f"{sudoku.__name__}:{corpus}"], validation_fraction=0.3))
-    classes = [{class_of(clues_of(text)[1]) for text in split} for split in splits.values()]
+    loaded = load_corpus(DataArguments([f"{sudoku.__name__}:{corpus}"], validation_fraction=0.3))
+    classes = [{class_of(clues_of(text)[1]) for text in split} for split in (loaded.train, loaded.validation)]
     test = {class_of(sudoku.to_text(solution)) for _, solution in sudoku.held_out_puzzles(4, 30)}
     assert all(len(grids) > 0 for grids in (*classes, test))
     assert sum(map(len, (*classes, test))) == 12
@@ -133,15 +133,15 @@ def test_splits_have_no_class_in_common(corpus: str) -> None:
 
 @pytest.mark.usefixtures("datasets_cache")
 def test_training_puzzles_are_made_once_for_each_version_of_the_code(monkeypatch: pytest.MonkeyPatch) -> None:
-    def texts_of(corpus: str) -> dict[str, list[str]]:
-        splits = load_corpus(DataArguments([f"{sudoku.__name__}:{corpus}"], validation_fraction=0.3))
-        return {name: list(split) for name, split in splits.items()}
+    def texts_of(corpus: str) -> list[str]:
+        loaded = load_corpus(DataArguments([f"{sudoku.__name__}:{corpus}"], validation_fraction=0.3))
+        return [*loaded.train, *loaded.validation]
 
     texts, others = texts_of("sudoku_4_clues"), texts_of("sudoku_4_puzzles")
     monkeypatch.setattr(sudoku, "make_puzzle", None)  # making another puzzle would fail
     assert texts_of("sudoku_4_clues") == texts
     assert texts_of("sudoku_4_puzzles") == others
-    monkeypatch.setattr("common.corpora.hash_file", lambda path: "another version")
+    monkeypatch.setattr("common.caching.version", lambda library: "another version")
     with pytest.raises(DatasetGenerationError):
         texts_of("sudoku_4_clues")
 

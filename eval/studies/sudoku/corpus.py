@@ -15,6 +15,9 @@ from random import Random
 from string import ascii_lowercase
 from typing import Literal
 
+from datasets import Dataset
+
+from common.caching import versioned
 from common.commands import progress_bar
 
 BOXES = {4: (2, 2), 6: (2, 3), 9: (3, 3)}  # rows and columns of a box, by the size of a grid
@@ -313,16 +316,26 @@ def to_text(grid: Grid) -> str:
     return "".join(str(digit) if digit else "." for digit in grid)
 
 
+def cached_texts(size: int, form: Form) -> Iterator[tuple[str, str]]:
+    """Yield the pairs of `training_texts`, which can take minutes to make, from the cache of `datasets`."""
+    rows = Dataset.from_generator(versioned(_training_rows), gen_kwargs={"size": size, "form": form})
+    return zip(rows["key"], rows["text"], strict=True)
+
+
+def _training_rows(size: int, form: Form) -> Iterator[dict[str, str]]:
+    return ({"key": key, "text": text} for key, text in training_texts(size, form))
+
+
 # Corpora for the option `corpus`.
-sudoku_4 = partial(training_texts, 4, "grid")
-sudoku_4_clues = partial(training_texts, 4, "clues")
-sudoku_4_puzzles = partial(training_texts, 4, "puzzle")
-sudoku_4_moves = partial(training_texts, 4, "moves")
-sudoku_6 = partial(training_texts, 6, "grid")
-sudoku_6_clues = partial(training_texts, 6, "clues")
-sudoku_6_puzzles = partial(training_texts, 6, "puzzle")
-sudoku_6_moves = partial(training_texts, 6, "moves")
-sudoku_9 = partial(training_texts, 9, "grid")
-sudoku_9_clues = partial(training_texts, 9, "clues")
-sudoku_9_puzzles = partial(training_texts, 9, "puzzle")
-sudoku_9_moves = partial(training_texts, 9, "moves")
+sudoku_4 = partial(cached_texts, 4, "grid")
+sudoku_4_clues = partial(cached_texts, 4, "clues")
+sudoku_4_puzzles = partial(cached_texts, 4, "puzzle")
+sudoku_4_moves = partial(cached_texts, 4, "moves")
+sudoku_6 = partial(cached_texts, 6, "grid")
+sudoku_6_clues = partial(cached_texts, 6, "clues")
+sudoku_6_puzzles = partial(cached_texts, 6, "puzzle")
+sudoku_6_moves = partial(cached_texts, 6, "moves")
+sudoku_9 = partial(cached_texts, 9, "grid")
+sudoku_9_clues = partial(cached_texts, 9, "clues")
+sudoku_9_puzzles = partial(cached_texts, 9, "puzzle")
+sudoku_9_moves = partial(cached_texts, 9, "moves")

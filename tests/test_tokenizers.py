@@ -9,7 +9,7 @@ import pytest
 from tokenizers import Tokenizer, decoders, models
 from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
-from common.tokenization import decode, to_bytes, train_tokenizer, vocabulary_arguments
+from common.tokenizers import decode, to_bytes, train_tokenizer, vocabulary_arguments
 from modeling_aogpt.configuration_aogpt import AOGPTConfig
 from modeling_aogpt.tokenization import add_mask_token, load_tokenizer
 
@@ -53,8 +53,8 @@ def test_the_same_corpus_gives_the_same_files_in_another_process(
 ) -> None:
     tokenizer.save_pretrained(tmp_path / "here")
     program = (
-        "import sys; from tests.test_trained_tokenizers import DOCUMENTS;"
-        "from common.tokenization import train_tokenizer;"
+        "import sys; from tests.test_tokenizers import DOCUMENTS;"
+        "from common.tokenizers import train_tokenizer;"
         "train_tokenizer(DOCUMENTS, 318).save_pretrained(sys.argv[1])"
     )
     root = Path(__file__).parent.parent

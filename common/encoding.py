@@ -1,0 +1,152 @@
+# Copyright 2026 The AO-GPT package authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Tokenization of documents, with the bytes and the context of their tokens."""
+
+import re
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+from datasets import Dataset, Features, Sequence, Value
+from transformers import PreTrainedTokenizerBase
+
+from common.caching import versioned
+from common.splitting import select_all
+
+
+def encode_documents(
+    texts: Dataset,
+    tokenizer: PreTrainedTokenizerBase,
+    with_token_bytes: bool,
+    num_workers: int | None = None,
+    context_marks: str | None = None,
+    select: Callable[[Iterable[str | None]], list[str]] = select_all,
+) -> Dataset:
+    """
+    Return a dataset with the columns `input_ids`, `num_tokens` and `num_bytes` of the documents in the column `text`.
+
+    The ids of each document end with end-of-text. They are stored in 16 bits, or in 32 bits for large vocabularies. If
+    `with_token_bytes`, the column `token_bytes` is added. It lists the number of bytes of each token; the sum of these
+    numbers is `num_bytes`.
+
+    If `context_marks` is given (see [`split_context`]), the column `labels` is added. It contains the ids, and -100 for
+    tokens of the context. A token that is only partly in the context is not a token of the context.
+
+    Only the documents that `select` returns are encoded; by default, all but null. `num_workers` processes share the
+    documents; None means that no processes are started.
+    """
+    if not tokenizer.is_fast:
+        raise ValueError(
+            f"{type(tokenizer).__name__} cannot be used, because it does not return the characters of each token. Use "
+            "a fast tokenizer (of the library `tokenizers`)."
+        )
+    columns = {"input_ids": Sequence(id_type(tokenizer)), "num_tokens": Value("int64"), "num_bytes": Value("int64")}
+    if with_token_bytes:
+        columns["token_bytes"] = Sequence(Value("int32"))
+    if context_marks is not None:
+        columns["labels"] = Sequence(Value("int32"))
+    options = {"tokenizer": tokenizer, "with_token_bytes": with_token_bytes, "context_marks": context_marks}
+    return texts.map(
+        versioned(_encode_selected),
+        batched=True,
+        input_columns="text",
+        remove_columns=texts.column_names,
+        features=Features(columns),
+        fn_kwargs={"select": select, "columns": list(columns), **options},
+        num_proc=num_workers,
+        desc="Tokenizing",
+    )
+
+
+def _encode_selected(
+    texts: list[str | None], select: Callable[[Iterable[str | None]], list[str]], columns: list[str], **options: Any
+) -> dict[str, list]:
+    selected = select(texts)
+    return encode_batch(selected, **options) if selected else {column: [] for column in columns}
+
+
+def id_type(tokenizer: PreTrainedTokenizerBase) -> Value:
+    """Return the integer type in which the ids of a tokenizer are stored: 16 or 32 bits, unsigned."""
+    return Value("uint16" if max(tokenizer.get_vocab().values()) < 2**16 else "uint32")
+
+
+def encode_batch(
+    texts: list[str], tokenizer: PreTrainedTokenizerBase, with_token_bytes: bool, context_marks: str | None = None
+) -> dict[str, list]:
+    """Return the columns described in `encode_documents` for a batch of texts."""
+    contexts: list[list[bool]] = []
+    if context_marks is not None:
+        texts, contexts = map(list, zip(*(split_context(text, context_marks) for text in texts), strict=True))
+    encoded = tokenizer(
+        texts,
+        add_special_tokens=False,
+        split_special_tokens=True,  # "<|endoftext|>" in a text is not a special token
+        return_offsets_mapping=with_token_bytes or context_marks is not None,
+        verbose=False,  # no warnings about documents that are longer than a sequence
+    )
+    columns = {
+        "input_ids": [[*ids, tokenizer.eos_token_id] for ids in encoded["input_ids"]],
+        "num_tokens": [len(ids) + 1 for ids in encoded["input_ids"]],
+        "num_bytes": [len(text.encode()) + 1 for text in texts],
+    }
+    if with_token_bytes:
+        columns["token_bytes"] = list(map(count_token_bytes, texts, encoded["offset_mapping"]))
+    if context_marks is not None:
+        parts = zip(encoded["input_ids"], encoded["offset_mapping"], contexts, strict=True)
+        columns["labels"] = [[*_label(*part), tokenizer.eos_token_id] for part in parts]
+    return columns
+
+
+def _label(ids: list[int], offsets: list[tuple[int, int]], is_context: list[bool]) -> list[int]:
+    """
+    Return the ids of a text, and -100 for tokens whose characters are all in the context.
+
+    Some tokenizers leave spaces out of `offsets`. A space then belongs to the token after it, and a token without
+    characters has the spaces up to the next token.
+    """
+    labels, before = [], 0
+    following = [*(start for start, _ in offsets[1:]), len(is_context)]
+    for token, (start, end), next_start in zip(ids, offsets, following, strict=True):
+        start, end = min(start, before), end if start < end else max(next_start, before)
+        labels.append(-100 if start < end and all(is_context[start:end]) else token)
+        before = end
+    return labels
+
+
+def split_context(text: str, context_marks: str) -> tuple[str, list[bool]]:
+    """
+    Return a text without the context marks, and whether each of its characters is in the context.
+
+    Args:
+        text: The text of a document.
+        context_marks: Two characters. The first marks the beginning, and the second the end, of a part of the context.
+
+    Raises:
+        ValueError: If the marks of a text are not in pairs.
+
+    Examples:
+        >>> split_context("[ab]c[d]", "[]")
+        ('abcd', [True, True, False, True])
+    """
+    opening, closing = map(re.escape, context_marks)
+    parts = re.split(f"{opening}([^{opening}{closing}]*){closing}", text)  # those with odd indices are context
+    if any(mark in part for mark in context_marks for part in parts):
+        opening, closing = map(repr, context_marks)
+        raise ValueError(
+            f"{opening} and {closing} (`context_marks`) must alternate, from {opening} to {closing}, but do not in the "
+            f"document {text[:80]!r}. Correct the document, or choose other marks."
+        )
+    return "".join(parts), [index % 2 == 1 for index, part in enumerate(parts) for _ in part]
+
+
+def count_token_bytes(text: str, offsets: list[tuple[int, int]]) -> list[int]:
+    """
+    Return the number of UTF-8 bytes of each token and, as the last item, of end-of-text.
+
+    If a character is split into several tokens, the first of these tokens counts all its bytes. End-of-text counts one
+    byte for the separator between documents, and the bytes after the last token, if any.
+    """
+    bytes_before = np.concatenate([[0], np.cumsum([len(character.encode()) for character in text], dtype=int)])
+    ends = [0, *(end for _, end in offsets)]
+    boundaries = np.maximum.accumulate(bytes_before[ends])
+    return [*np.diff(boundaries).tolist(), int(bytes_before[-1] - boundaries[-1]) + 1]

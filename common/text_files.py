@@ -1,0 +1,183 @@
+# Copyright 2026 The AO-GPT package authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Local files with documents: text, JSONL, CSV and Parquet."""
+
+import glob
+import hashlib
+import logging
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cache
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import pandas
+from datasets import Dataset, Features, IterableDataset, Value, load_dataset
+from fsspec.core import OpenFile, get_compression
+from fsspec.implementations.local import LocalFileSystem
+
+from common.caching import versioned
+from common.files import hash_file
+
+logger = logging.getLogger(__name__)
+
+COMPRESSED = (".xz", ".gz", ".bz2", ".zst")
+# Kinds of files by suffix. All other files are text.
+KINDS = {
+    **dict.fromkeys((".json", ".jsonl", ".ndjson"), "json"),
+    ".csv": "csv",
+    ".tsv": "tsv",
+    ".parquet": "parquet",
+}
+DOCUMENTS = Features({"text": Value("string")})
+
+
+def find_files(patterns: Sequence[str]) -> list[str]:
+    """
+    Return the absolute paths of the files that match `patterns`, without duplicates.
+
+    The paths are in the order of `patterns`. The matches of one pattern are sorted.
+    """
+    files: list[str] = []
+    for pattern in patterns:
+        expanded = os.path.expanduser(pattern)
+        paths = [expanded] if os.path.isfile(expanded) else sorted(glob.glob(expanded, recursive=True))
+        matching = list(filter(os.path.isfile, paths))
+        if not matching:
+            raise ValueError(f"There is no file {pattern!r}. Check the path. (The working folder is {os.getcwd()}.)")
+        files += matching
+    return list(dict.fromkeys(map(os.path.abspath, files)))
+
+
+def kind_of(file: str) -> str:
+    """Return the kind of a file: text, or a value of `KINDS`. A suffix such as .gz is skipped."""
+    path = Path(file.lower())
+    inner = Path(path.stem) if path.suffix in COMPRESSED else path
+    return KINDS.get(inner.suffix, "text")
+
+
+def check_sample_by(sample_by: str, files: Iterable[str]) -> None:
+    """Raise a `ValueError` if `sample_by` is set, but none of the files is text."""
+    if sample_by != "line" and "text" not in map(kind_of, files):
+        raise ValueError(
+            f"`sample_by` can only be set for plain text files, but is {sample_by!r}. Remove `sample_by`, or use text "
+            "files (a glob pattern, such as 'FOLDER/*.txt', for those in a folder)."
+        )
+
+
+def load_files(
+    files: list[str],
+    sample_by: str = "line",
+    text_column: str = "text",
+    streaming: bool = False,
+    num_proc: int | None = None,
+) -> Dataset | IterableDataset:
+    """
+    Load the documents of local files of one kind (see `kind_of`).
+
+    `num_proc` processes read the files, unless they are streamed. A dataset has only the column `text`. A stream has
+    all columns of the files.
+    """
+    kinds = sorted(set(map(kind_of, files)))
+    names = ", ".join(files[:3]) + (", ..." if len(files) > 3 else "")
+    if len(kinds) > 1:
+        raise ValueError(f"The files {names} are of several kinds ({', '.join(kinds)}). Use files of one kind.")
+    if empty := [file for file in files if os.path.getsize(file) == 0]:
+        raise ValueError(f"{empty[0]} is empty. Use files that contain text.")
+    try:
+        if kinds == ["text"]:
+            return _load_texts(files, sample_by, streaming, num_proc)
+        loaded = _load_tables(files, kinds[0], streaming, num_proc)
+    except Exception as error:  # each builder raises its own errors for damaged files and wrong encodings
+        raise ValueError(
+            f"{names} cannot be read as {kinds[0]} in UTF-8, or be cached. Check the files. (Cause: "
+            f"{error.__cause__ or error})"
+        ) from error
+    return loaded if streaming else keep_text(loaded, text_column)
+
+
+def _load_texts(files: list[str], sample_by: str, streaming: bool, num_proc: int | None) -> Dataset | IterableDataset:
+    options = {"features": DOCUMENTS, "gen_kwargs": {"files": files, "sample_by": sample_by}}
+    if streaming:
+        return IterableDataset.from_generator(_read_texts, **options)
+    reader = versioned(_read_texts, _hash_all(files))
+    return Dataset.from_generator(reader, num_proc=min(num_proc or 1, len(files)), **options)
+
+
+def _read_texts(files: list[str], sample_by: str) -> Iterator[dict[str, str]]:
+    """Yield the documents of text files. Every line ending is read as a newline, and byte-order marks are skipped."""
+    for file in files:
+        with OpenFile(LocalFileSystem(), file, "rt", get_compression(file, "infer"), encoding="utf-8-sig") as lines:
+            if sample_by == "document":
+                yield {"text": lines.read()}
+            elif sample_by == "line":
+                yield from ({"text": line.removesuffix("\n")} for line in lines)
+            else:
+                for is_blank, paragraph in groupby(lines, str.isspace):
+                    if not is_blank:
+                        yield {"text": "".join(paragraph).removesuffix("\n")}
+
+
+def _load_tables(files: list[str], kind: str, streaming: bool, num_proc: int | None) -> Dataset | IterableDataset:
+    options: dict[str, Any] = {}
+    if kind in ("csv", "tsv"):  # by default, "NA" would be null, and "12" a number
+        separator = "\t" if kind == "tsv" else ","
+        columns = pandas.read_csv(files[0], sep=separator, nrows=0).columns
+        features = Features(dict.fromkeys(columns, Value("string")))
+        options, kind = {"sep": separator, "keep_default_na": False, "features": features}, "csv"
+    if not streaming:
+        # `datasets` identifies files in its cache by their names and times, which can be those of other contents.
+        options |= {"num_proc": num_proc, "name": f"default-{_hash_all(files)}"}
+    data_files = [glob.escape(file) for file in files]  # `load_dataset` treats names as patterns
+    return load_dataset(kind, data_files=data_files, split="train", streaming=streaming, **options)
+
+
+def keep_text(dataset: Dataset, text_column: str) -> Dataset:
+    """Return a dataset that has only the documents, in the column `text`. Log the number of rows without a document."""
+    column = check_column(dataset.features, text_column)
+    if missing := dataset.data.column(column).null_count:
+        logger.warning("%d of %d rows have no %r, and are skipped.", missing, len(dataset), column)
+    dataset = dataset.select_columns(column)
+    return dataset if column == "text" else dataset.rename_column(column, "text")
+
+
+def check_column(features: Mapping[str, Any], text_column: str) -> str:
+    """
+    Return the column with the documents: `text_column`, or `text` if this is the only column.
+
+    Raises:
+        ValueError: If the column does not exist, or does not hold text.
+    """
+    column = "text" if list(features) == ["text"] else text_column
+    if column not in features:
+        raise ValueError(f"The corpus has no column {column!r}. Set `text_column` to one of: {', '.join(features)}.")
+    if getattr(features[column], "dtype", None) not in ("string", "large_string"):
+        raise ValueError(
+            f"Column {column!r} must hold text, but holds {features[column]}. Set `text_column` to another column."
+        )
+    return column
+
+
+def describe_files(files: Sequence[str]) -> list[dict[str, Any]]:
+    """Return the name, size and SHA-256 of files."""
+    return [
+        {"name": os.path.basename(file), "bytes": os.path.getsize(file), "sha256": _hash_content(file)}
+        for file in files
+    ]
+
+
+def _hash_all(files: Sequence[str]) -> str:
+    """Return a hash of the contents of files."""
+    return hashlib.sha256("".join(map(_hash_content, files)).encode()).hexdigest()[:16]
+
+
+def _hash_content(file: str) -> str:
+    """Return the SHA-256 of a file. It is computed again only if the file has changed."""
+    status = os.stat(file)
+    return _cached_hash(file, status.st_ino, status.st_size, status.st_ctime_ns)
+
+
+@cache
+def _cached_hash(file: str, *status: int) -> str:
+    return hash_file(file)

@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -25,15 +26,13 @@ class ReleasedArchitecture:
     """
     Names and settings of an architecture of another project.
 
-    `embeddings`, `block` and `head` map names of its modules or tensors to names in this package. `settings` are the
-    settings of the configuration that differ from its defaults. `published_weights` are the weights with which the
-    published numbers were computed: `"ema"` (moving averages) or `"live"` (weights of the last step).
+    `names` maps names of its modules or tensors to names in this package. Names with `{layer}` are those of all layers.
+    `settings` are the settings of the configuration that differ from its defaults. `published_weights` are the weights
+    with which the published numbers were computed: `"ema"` (moving averages) or `"live"` (weights of the last step).
     """
 
     name: str
-    embeddings: dict[str, str] = field(default_factory=dict)
-    block: dict[str, str] = field(default_factory=dict)
-    head: dict[str, str] = field(default_factory=dict)
+    names: dict[str, str] = field(default_factory=dict)
     settings: dict[str, Any] = field(default_factory=dict)
     published_weights: str = "ema"
 
@@ -115,13 +114,12 @@ class Blueprint:
         """Return the blueprint of `make_model(config)`. Tensors that `architecture` does not name keep their names."""
         with torch.device("meta"):
             model = make_model(config)
-        weights, names = model.state_dict(), {}
-        blocks = (
-            (old.format(layer=layer), new.replace("{layer}", str(layer)))
-            for layer in range(config.num_hidden_layers)
-            for old, new in architecture.block.items()
-        )
-        for old, new in (*architecture.embeddings.items(), *blocks, *architecture.head.items()):
+        weights, names, modules = model.state_dict(), {}, []
+        for is_block, items in groupby(architecture.names.items(), lambda item: "{layer}" in item[0]):
+            items = [*items]
+            for layer in map(str, range(config.num_hidden_layers if is_block else 1)):
+                modules += [tuple(name.replace("{layer}", layer) for name in item) for item in items]
+        for old, new in modules:
             parts = [new.replace("{q,k,v}", part) for part in "qkv"] if "{q,k,v}" in new else [new]
             for kind in ("", ".weight", ".bias"):
                 if f"{parts[0]}{kind}" in weights:

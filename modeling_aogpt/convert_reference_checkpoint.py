@@ -31,13 +31,11 @@ from .tokenization import load_matching_tokenizer
 # Maps from the name of each module or tensor in released files to its name in this package. The names have the order of
 # `model.parameters()` in the authors' code, because released moving averages are a list in this order. Names that a
 # model does not have (q_norm, k_norm and adaLN in a sigma-GPT) are skipped.
-DECODER_EMBEDDINGS = {
+DECODER = {
     "transformer.wte": "model.embed_tokens",
     "transformer.wpe": "model.position_embeddings",
     "transformer.wtpe": "model.target_embeddings",
     "transformer.wnonee": "model.start_embedding",
-}
-DECODER_BLOCK = {
     "transformer.h.{layer}.ln_1": "model.layers.{layer}.input_layernorm",
     "transformer.h.{layer}.attn.c_attn": "model.layers.{layer}.self_attn.{q,k,v}_proj",
     "transformer.h.{layer}.attn.c_proj": "model.layers.{layer}.self_attn.o_proj",
@@ -47,13 +45,15 @@ DECODER_BLOCK = {
     "transformer.h.{layer}.mlp.c_fc": "model.layers.{layer}.mlp.up_proj",
     "transformer.h.{layer}.mlp.c_proj": "model.layers.{layer}.mlp.down_proj",
     "transformer.h.{layer}.adaLN.1": "model.layers.{layer}.modulation.proj",
+    "transformer.ln_f": "model.norm",
+    "transformer.final_layer.ln_f": "model.norm",
+    "transformer.final_layer.adaLN_final.1": "model.modulation.proj",
+    "lm_head": "lm_head",
 }
-ENCODER_EMBEDDINGS = {
+ENCODER = {
     "vocab_embed.embedding": "model.embed_tokens.weight",
     "sigma_map.mlp.0": "model.sigma_embedding.up_proj",
     "sigma_map.mlp.2": "model.sigma_embedding.down_proj",
-}
-ENCODER_BLOCK = {
     "blocks.{layer}.norm1": "model.layers.{layer}.input_layernorm",
     "blocks.{layer}.attn_qkv": "model.layers.{layer}.self_attn.{q,k,v}_proj",
     "blocks.{layer}.attn_out": "model.layers.{layer}.self_attn.o_proj",
@@ -61,29 +61,15 @@ ENCODER_BLOCK = {
     "blocks.{layer}.mlp.0": "model.layers.{layer}.mlp.up_proj",
     "blocks.{layer}.mlp.2": "model.layers.{layer}.mlp.down_proj",
     "blocks.{layer}.adaLN_modulation": "model.layers.{layer}.modulation.proj",
-}
-ENCODER_HEAD = {
     "output_layer.norm_final": "model.norm",
     "output_layer.adaLN_modulation": "model.modulation.proj",
     "output_layer.linear": "lm_head",
 }
 
-
-AOGPT = ReleasedArchitecture(
-    name="AO-GPT",
-    embeddings=DECODER_EMBEDDINGS,
-    block=DECODER_BLOCK,
-    head={
-        "transformer.final_layer.ln_f": "model.norm",
-        "transformer.final_layer.adaLN_final.1": "model.modulation.proj",
-        "lm_head": "lm_head",
-    },
-)
+AOGPT = ReleasedArchitecture("AO-GPT", {old: new for old, new in DECODER.items() if old != "transformer.ln_f"})
 SIGMA_GPT = ReleasedArchitecture(
-    name="sigma-GPT",
-    embeddings=DECODER_EMBEDDINGS,
-    block=DECODER_BLOCK,
-    head={"transformer.ln_f": "model.norm", "lm_head": "lm_head"},
+    "sigma-GPT",
+    {old: new for old, new in DECODER.items() if "final_layer" not in old},
     settings={
         "target_injection": "input",
         "norm": "layernorm",
@@ -94,10 +80,8 @@ SIGMA_GPT = ReleasedArchitecture(
     published_weights="live",  # the authors' evaluation scripts do not load moving averages
 )
 RADD = ReleasedArchitecture(
-    name="RADD",
-    embeddings=ENCODER_EMBEDDINGS,
-    block=ENCODER_BLOCK,
-    head=ENCODER_HEAD,
+    "RADD",
+    ENCODER,
     settings={
         "target_injection": "none",
         "position_encoding": "rotary",
@@ -147,8 +131,6 @@ def convert(
     """
     Convert a released model into a folder of safetensors, configurations and code.
 
-    `config.json` is written last, so a folder that was not written completely cannot be loaded.
-
     Args:
         source (`Path`): A released `.pt` file of AO-GPT or sigma-GPT, or a folder of SEDD, RADD or MDLM. The
             architecture is recognized by config.json and the names of the tensors.
@@ -158,13 +140,6 @@ def convert(
             for sigma-GPT. A folder has only one set of weights.
         tokenizer (`str`, *optional*): Folder or Hub name of the model's tokenizer, such as `"gpt2"`. Released files do
             not contain it. The tokenizer gets a mask token, and is saved with the model.
-
-    Returns:
-        `AOGPTForAnyOrderLM` or `MDMEncoderForMaskedLM`: The converted model.
-
-    Raises:
-        ValueError: If `source` is damaged or not a released model, if its tensors do not match its settings, if
-            `tokenizer` cannot be loaded or does not fit the model, or if `output_dir` is not empty.
     """
     if output_dir.exists() and (not output_dir.is_dir() or any(output_dir.iterdir())):
         raise ValueError(f"{output_dir} exists and is not an empty folder. Remove it, or choose another folder.")

@@ -31,29 +31,26 @@ from transformers import (
 
 from common.commands import Parser, one_line_errors
 from common.files import check_empty_folder
-from common.models import load_pretrained, read_any_config, save_model
+from common.models import load_pretrained, read_any_config
 from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM
 from modeling_aogpt.conversion import SAME_NAMES, Blueprint, ReleasedArchitecture, Tensors
-from modeling_aogpt.convert_reference_checkpoint import DECODER_BLOCK, SIGMA_GPT
+from modeling_aogpt.convert_reference_checkpoint import SIGMA_GPT
 from modeling_aogpt.tokenization import load_tokenizer
 from training.conversion.core import (
     FAMILIES,
     check_predictions,
     convert_settings,
-    find_end_tokens,
     read_source_facts,
+    save_converted,
 )
 
 # Keys of `source_config` that are not settings of the source, but facts about it, for model cards and for the export.
 SOURCE_FACTS = ("_name_or_path", "license", "generation_config", "mask_token")
 INJECTIONS = ("none", "adaln", "input", "shared", "per_layer")
 
-# Names of GPT-2's modules. They have the names of the released decoders, but no target injection.
+# A GPT-2 has the names of a released decoder without target injection. Those of the target injection are new.
 GPT2 = ReleasedArchitecture(
-    name="GPT-2",
-    embeddings={"transformer.wte": "model.embed_tokens", "transformer.wpe": "model.position_embeddings"},
-    block={old: new for old, new in DECODER_BLOCK.items() if "adaLN" not in old},
-    head=SIGMA_GPT.head,
+    "GPT-2", {old: new for old, new in SIGMA_GPT.names.items() if "target" not in new and "modulation" not in new}
 )
 
 
@@ -73,9 +70,6 @@ def convert_config(
         start_token_id (`int`): Token that begins every sequence.
         target_injection (`str`, *optional*): See [`AOGPTConfig`]; defaults to `"none"`, or to `"adaln"` for a GPT-2.
         max_length (`int`, *optional*): Length of the longest sequence; defaults to that of the source.
-
-    Raises:
-        ValueError: If a setting or a weight of the source is not supported.
     """
     settings = convert_settings(source, names, max_length)
     is_gpt2 = isinstance(source, GPT2Config)
@@ -168,15 +162,7 @@ def neutral_targets(blueprint: Blueprint) -> Tensors:
 
 
 def find_start_token(config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase, token: str | None) -> int:
-    """
-    Return the id of the start token.
-
-    It is `token` if given, or else beginning-of-text, or else end-of-text.
-
-    Raises:
-        ValueError: If `token` is not in the vocabulary; or if it is None, and the model has neither a beginning-of-text
-            nor an end-of-text token.
-    """
+    """Return the id of `token` or, if it is None, of beginning-of-text or, if there is none, of end-of-text."""
     if token is not None:
         if token not in tokenizer.get_vocab():
             raise ValueError(f"`start_token` must be in the vocabulary of the tokenizer, but is {token!r}.")
@@ -209,20 +195,10 @@ def convert(
     max_length: int | None = None,
 ) -> AOGPTForAnyOrderLM:
     """
-    Convert a causal language model, and write the any-order model and its tokenizer to a folder.
+    Convert a causal language model, and write the any-order model and its tokenizer to a new or empty folder.
 
-    Args:
-        source (`str`): Folder or Hub name.
-        output_dir (`Path`): The folder to write. It must be empty or not exist.
-        target_injection (`str`, *optional*): See [`convert_model`].
-        start_token (`str`, *optional*): See [`find_start_token`].
-        max_length (`int`, *optional*): See [`convert_model`].
-
-    Returns:
-        `AOGPTForAnyOrderLM`: The converted model.
-
-    Raises:
-        ValueError: If the folder is not empty, or if [`convert_model`], [`find_start_token`] or `load_tokenizer` fails.
+    `source` is a folder or a Hub name. The other arguments are those of [`find_start_token`] and [`convert_config`]. If
+    the model cannot be converted, a `ValueError` is raised.
     """
     check_empty_folder(output_dir)
     config = read_any_config(source)
@@ -241,14 +217,10 @@ def convert(
     causal = load_pretrained(AutoModelForCausalLM, source, dtype="auto").eval()
     model = convert_model(causal, start_token_id, target_injection, max_length)
     model.config.num_valid_tokens = model.config.mask_token_id = tokenizer.mask_token_id
-    ends = find_end_tokens(causal.generation_config.eos_token_id, tokenizer)
-    model.config.eos_token_id = model.generation_config.eos_token_id = ends
     model.generation_config.order = "left_to_right"  # until the model is trained in other orders
     mask = AutoTokenizer.from_pretrained(source, trust_remote_code=False).mask_token  # `tokenizer` has another one
     facts = read_source_facts(source) | read_generation_settings(causal) | ({"mask_token": mask} if mask else {})
-    model.config.source_config |= facts
-    model.config.validate()
-    save_model(model, tokenizer, output_dir)
+    save_converted(model, tokenizer, causal.generation_config.eos_token_id, facts, output_dir)
     return model
 
 

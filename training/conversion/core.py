@@ -8,25 +8,19 @@ tensors.
 """
 
 import re
-from collections import defaultdict
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
 from huggingface_hub import metadata_load
 from torch import nn
-from transformers import (
-    GPT2Config,
-    PreTrainedConfig,
-    PreTrainedModel,
-    PreTrainedTokenizerBase,
-)
+from torch.func import functional_call
+from transformers import GPT2Config, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 from transformers.utils import cached_file
 from yaml import YAMLError
 
+from common.models import save_model
 from modeling_aogpt import AOGPTForAnyOrderLM, MDMEncoderForMaskedLM
 from modeling_aogpt.conversion import Tensors
 
@@ -44,22 +38,19 @@ COMMON_SETTINGS = (
 )
 
 # Settings that this package does not support, and the values at which they have no effect.
-UNSUPPORTED = {
-    "quantization_config": None,
-    "embedding_multiplier": 1.0,
-    "residual_multiplier": 1.0,
-    "logits_scaling": 1.0,
-    "clip_qkv": None,
-    "attn_logit_softcapping": None,
-    "final_logit_softcapping": None,
-    "num_experts": None,
-    "num_local_experts": None,
-    "scale_attn_by_inverse_layer_idx": False,
-    "reorder_and_upcast_attn": False,
-    "add_cross_attention": False,
-    "scale_attn_weights": True,
-}
+UNSUPPORTED = (
+    dict.fromkeys(("quantization_config", "clip_qkv", "num_experts", "num_local_experts"))
+    | dict.fromkeys(("attn_logit_softcapping", "final_logit_softcapping"))
+    | dict.fromkeys(("embedding_multiplier", "residual_multiplier", "logits_scaling"), 1.0)
+    | dict.fromkeys(("scale_attn_by_inverse_layer_idx", "reorder_and_upcast_attn", "add_cross_attention"), False)
+    | {"scale_attn_weights": True}
+)
 
+# Facts about the source that become part of model cards.
+PATTERNS = {
+    "_name_or_path": re.compile(r"[\w.-]+(/[\w.-]+)?", re.ASCII),
+    "license": re.compile(r"[\w.+-]+", re.ASCII),
+}
 NUM_CHECKED_TOKENS = 64
 FAMILIES = "Llama, Mistral, Qwen2, Qwen3, SmolLM3, OLMo or GPT-2"
 
@@ -155,28 +146,6 @@ def make_causal(config: PreTrainedConfig, tensors: Tensors, dtype: torch.dtype) 
     return causal
 
 
-@contextmanager
-def float32_weights(*models: PreTrainedModel) -> Iterator[None]:
-    """Convert 16-bit weights to float32 within a `with` statement. Buffers such as rotary frequencies do not change."""
-    dtypes = {weight: weight.dtype for model in models for weight in model.parameters()}
-    _cast({weight: torch.promote_types(dtype, torch.float32) for weight, dtype in dtypes.items()})
-    try:
-        yield
-    finally:
-        _cast(dtypes)
-
-
-def _cast(dtypes: dict[nn.Parameter, torch.dtype]) -> None:
-    """Cast each weight to its dtype. Weights that share memory still share it."""
-    groups = defaultdict(list)
-    for weight in dtypes:
-        groups[weight.data_ptr(), weight.shape].append(weight)
-    for group in groups.values():
-        data = group[0].data.to(dtypes[group[0]])
-        for weight in group:
-            weight.data = data
-
-
 @torch.no_grad()
 def check_predictions(model: AOGPTForAnyOrderLM | MDMEncoderForMaskedLM, causal: PreTrainedModel) -> None:
     """
@@ -184,23 +153,33 @@ def check_predictions(model: AOGPTForAnyOrderLM | MDMEncoderForMaskedLM, causal:
 
     A decoder is compared left to right, and an encoder with `causal` under full attention.
     """
-    config, device = model.config, causal.device
+    config, device, shared = model.to(causal.device).config, causal.device, {}
     is_encoder = isinstance(model, MDMEncoderForMaskedLM)
     length = min(NUM_CHECKED_TOKENS, config.max_position_embeddings)
     generator = torch.Generator().manual_seed(0)
     ids = torch.randint(config.num_valid_tokens + is_encoder, (1, length), generator=generator).to(device)
-    with float32_weights(model.to(device), causal):  # rounding to 16 bits would hide differences
-        if is_encoder:
-            causal.set_attn_implementation("eager")
-            mask = torch.zeros(1, 1, length, length, device=device)
-            expected = causal(ids, attention_mask=mask, use_cache=False).logits
-            if config.shift_predictions:
-                expected = torch.cat((expected[:, :1], expected[:, :-1]), dim=1)
-            logits = model.apply_head(model.model(ids).last_hidden_state)
-        else:
-            start = torch.full_like(ids[:, :1], config.start_token_id)
-            expected = causal(torch.cat((start, ids[:, :-1]), dim=1), use_cache=False).logits
-            logits = model(ids).logits
+
+    def call(module: nn.Module, *inputs: torch.Tensor, **options: Any) -> Any:
+        """Call a module with float32 weights, because rounding to 16 bits would hide differences."""
+        weights = {}
+        for name, weight in module.named_parameters():
+            key = weight.data_ptr(), weight.shape  # both models have the same weights
+            if key not in shared:
+                shared[key] = weight.to(torch.promote_types(weight.dtype, torch.float32))
+            weights[name] = shared[key]
+        return functional_call(module, weights, inputs, options)
+
+    if is_encoder:
+        causal.set_attn_implementation("eager")
+        all_tokens = torch.zeros(1, 1, length, length, device=device)
+        expected = call(causal, ids, attention_mask=all_tokens, use_cache=False).logits
+        if config.shift_predictions:
+            expected = torch.cat((expected[:, :1], expected[:, :-1]), dim=1)
+        logits = model.apply_head(model.model(ids).last_hidden_state)  # in float32 already
+    else:
+        start = torch.full_like(ids[:, :1], config.start_token_id)
+        expected = call(causal, torch.cat((start, ids[:, :-1]), dim=1), use_cache=False).logits
+        logits = call(model, ids).logits
     # Transformers computes norms and rotations in float32, even in a model with float64 weights.
     tolerance = 100 * torch.finfo(torch.float32).eps ** 0.75 * expected.abs().max()
     difference = (logits - expected).abs().max()
@@ -215,15 +194,24 @@ def check_predictions(model: AOGPTForAnyOrderLM | MDMEncoderForMaskedLM, causal:
 # -------------------------------------------------------------------------------------------------------------- facts
 
 
-def find_end_tokens(ids: int | list[int] | None, tokenizer: PreTrainedTokenizerBase) -> int | list[int]:
+def save_converted(
+    model: AOGPTForAnyOrderLM | MDMEncoderForMaskedLM,
+    tokenizer: PreTrainedTokenizerBase,
+    ends: int | list[int] | None,
+    facts: dict[str, Any],
+    output_dir: Path,
+) -> None:
     """
-    Return the ids at which generation stops: that of the tokenizer, and `ids`, those of the source.
+    Write a converted model and its tokenizer, with `facts` about the source, and `ends`, its end-of-text ids.
 
-    The id of the tokenizer is the first. It separates and pads the documents in training.
+    The first end-of-text id is that of the tokenizer. It separates and pads the documents in training.
     """
-    ids = ids if isinstance(ids, list) else [ids]
-    first, *others = dict.fromkeys([tokenizer.eos_token_id, *(token for token in ids if token is not None)])
-    return [first, *others] if others else first
+    ends = ends if isinstance(ends, list) else [ends]
+    ends = list(dict.fromkeys([tokenizer.eos_token_id, *(token for token in ends if token is not None)]))
+    model.config.eos_token_id = model.generation_config.eos_token_id = ends if len(ends) > 1 else ends[0]
+    model.config.source_config = (model.config.source_config or {}) | facts
+    model.config.validate()
+    save_model(model, tokenizer, output_dir)
 
 
 def read_source_facts(source: str) -> dict[str, str]:
@@ -232,22 +220,11 @@ def read_source_facts(source: str) -> dict[str, str]:
 
     Both become part of model cards, so other texts than names are left out.
     """
-    card = cached_file(
-        source,
-        "README.md",
-        _raise_exceptions_for_missing_entries=False,
-        _raise_exceptions_for_connection_errors=False,
-    )
+    options = dict.fromkeys(("missing_entries", "connection_errors"), False)
+    card = cached_file(source, "README.md", **{f"_raise_exceptions_for_{name}": flag for name, flag in options.items()})
     try:
         metadata = {} if card is None else metadata_load(card) or {}
     except (ValueError, YAMLError):  # the text between the first two "---" is not metadata
         metadata = {}
-    facts = {
-        "_name_or_path": (None if Path(source).is_dir() else source, r"[\w.-]+(/[\w.-]+)?"),
-        "license": (metadata.get("license"), r"[\w.+-]+"),
-    }
-    return {
-        name: fact
-        for name, (fact, pattern) in facts.items()
-        if isinstance(fact, str) and re.fullmatch(pattern, fact, re.ASCII)
-    }
+    facts = {"_name_or_path": None if Path(source).is_dir() else source, "license": metadata.get("license")}
+    return {name: fact for name, fact in facts.items() if isinstance(fact, str) and PATTERNS[name].fullmatch(fact)}

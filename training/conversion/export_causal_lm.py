@@ -29,12 +29,7 @@ from training.conversion.core import COMMON_SETTINGS, check_predictions, make_ca
 
 
 def export_config(config: AOGPTConfig) -> PreTrainedConfig:
-    """
-    Return the configuration of the causal language model.
-
-    Raises:
-        ValueError: If no architecture of Transformers has the same left-to-right predictions.
-    """
+    """Return the configuration of the causal language model. Raise a `ValueError` if Transformers has no such model."""
     if config.model_type != "aogpt" or config.target_injection != "none" or config.position_encoding != "rotary":
         raise ValueError(
             "Only decoders with `position_encoding='rotary'` and `target_injection='none'` can be exported, but this "
@@ -77,12 +72,7 @@ def _infer_architecture(config: AOGPTConfig) -> str:
 
 
 def export_model(model: AOGPTForAnyOrderLM) -> PreTrainedModel:
-    """
-    Return the causal language model with the weights of `model`. Both models use the same memory for their weights.
-
-    Raises:
-        ValueError: If `model` cannot be exported, or if the predictions of the two models differ.
-    """
+    """Return the causal language model with the weights of `model`. Both use the same memory for their weights."""
     config = export_config(model.config)
     causal = make_causal(config, model.state_dict(), model.dtype)
     check_predictions(model, causal)
@@ -109,19 +99,7 @@ def restore_mask_token(folder: Path, token: str | None = None) -> None:
 
 
 def export(name: str, output_dir: Path) -> PreTrainedModel:
-    """
-    Export a model and its tokenizer to a folder.
-
-    Args:
-        name (`str`): Folder or Hub name of the model.
-        output_dir (`Path`): The folder to write. It must be empty or not exist.
-
-    Returns:
-        `PreTrainedModel`: The causal language model.
-
-    Raises:
-        ValueError: If the folder is not empty, or if the model cannot be exported.
-    """
+    """Export a model (a folder or Hub name) and its tokenizer to a new or empty folder."""
     check_empty_folder(output_dir)
     model = load_model(name, dtype="auto")
     tokenizer = load_tokenizer(name)

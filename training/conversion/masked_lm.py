@@ -33,7 +33,6 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, Pre
 
 from common.commands import Parser, one_line_errors
 from common.files import check_empty_folder
-from common.models import save_model
 from modeling_aogpt import MDMEncoderConfig, MDMEncoderForMaskedLM
 from modeling_aogpt.conversion import (
     HEAD,
@@ -50,9 +49,9 @@ from modeling_aogpt.validation import is_integer
 from training.conversion.core import (
     check_predictions,
     convert_settings,
-    find_end_tokens,
     make_causal,
     read_source_facts,
+    save_converted,
 )
 
 # Settings of LLaDA's config.json, and their names in the configuration of a Llama.
@@ -78,24 +77,22 @@ LLADA_LAYERS = {
     "scale_logits": False,
     "block_group_size": 1,
 }
+LLADA_BLOCK = {
+    "attn_norm": "input_layernorm",
+    "q_proj": "self_attn.q_proj",
+    "k_proj": "self_attn.k_proj",
+    "v_proj": "self_attn.v_proj",
+    "attn_out": "self_attn.o_proj",
+    "ff_norm": "post_attention_layernorm",
+    "ff_proj": "mlp.gate_proj",
+    "up_proj": "mlp.up_proj",
+    "ff_out": "mlp.down_proj",
+}
 LLADA = ReleasedArchitecture(
-    name="LLaDA",
-    embeddings={"model.transformer.wte": "model.embed_tokens"},
-    block={
-        f"model.transformer.blocks.{{layer}}.{old}": f"model.layers.{{layer}}.{new}"
-        for old, new in {
-            "attn_norm": "input_layernorm",
-            "q_proj": "self_attn.q_proj",
-            "k_proj": "self_attn.k_proj",
-            "v_proj": "self_attn.v_proj",
-            "attn_out": "self_attn.o_proj",
-            "ff_norm": "post_attention_layernorm",
-            "ff_proj": "mlp.gate_proj",
-            "up_proj": "mlp.up_proj",
-            "ff_out": "mlp.down_proj",
-        }.items()
-    },
-    head={"model.transformer.ln_f": "model.norm", "model.transformer.ff_out": "lm_head"},
+    "LLaDA",
+    {f"model.transformer.blocks.{{layer}}.{old}": f"model.layers.{{layer}}.{new}" for old, new in LLADA_BLOCK.items()}
+    | {"model.transformer.wte": "model.embed_tokens"}
+    | {"model.transformer.ln_f": "model.norm", "model.transformer.ff_out": "lm_head"},
 )
 # `model_type` of sources with the settings and names of a causal language model, and its type.
 CAUSAL_TYPES = {"Dream": "qwen2", "a2d-llama": "llama", "a2d-qwen2": "qwen2", "a2d-qwen3": "qwen3"}
@@ -164,15 +161,7 @@ def find_mask(given: dict[str, Any], folder: Path, tokenizer: PreTrainedTokenize
 
 
 def as_causal_lm(given: dict[str, Any]) -> PreTrainedConfig:
-    """
-    Return the configuration of the Llama or Qwen that has the layers of the source.
-
-    Args:
-        given: The content of the source's config.json.
-
-    Raises:
-        ValueError: If the source has other layers, or is of an unknown kind.
-    """
+    """Return the configuration of the Llama or Qwen that has the layers of a source with this config.json."""
     kind = given.get("model_type")
     if kind in CAUSAL_TYPES:
         # All layers have full attention, also in a Qwen whose config.json has a sliding window.
@@ -258,10 +247,6 @@ def convert_model(
         old_mask (`int`): Id of the source's mask.
         mask (`int`): Id of the encoder's mask. Lower ids stand for text.
         max_length (`int`, *optional*): Length of the longest sequence; defaults to that of the source.
-
-    Raises:
-        ValueError: If a setting or a tensor is not supported, or if the predictions differ from those of the causal
-            language model with full attention.
     """
     source, blueprint, settings = plan(given, max_length)
     blueprint.check(tensors, "SOURCE", f"its config.json (of type {given['model_type']!r})")
@@ -297,19 +282,9 @@ def check_first_layers(source: PreTrainedConfig, config: MDMEncoderConfig, weigh
 
 def convert(source: str, output_dir: Path, max_length: int | None = None) -> MDMEncoderForMaskedLM:
     """
-    Convert a masked diffusion model, and write the encoder and its tokenizer to a folder.
+    Convert a masked diffusion model, and write the encoder and its tokenizer to a new or empty folder.
 
-    Args:
-        source (`str`): Folder or Hub name.
-        output_dir (`Path`): The folder to write. It must be empty or not exist.
-        max_length (`int`, *optional*): See [`convert_model`].
-
-    Returns:
-        `MDMEncoderForMaskedLM`: The converted model.
-
-    Raises:
-        ValueError: If the folder is not empty, if the source is missing, damaged or of an unknown kind, if it has no
-            mask, or if [`convert_model`] or `load_tokenizer` fails.
+    `source` is a folder or a Hub name. If the model cannot be converted, a `ValueError` is raised.
     """
     check_empty_folder(output_dir)
     # Models that cannot be converted are refused before their weights are downloaded.
@@ -328,12 +303,10 @@ def convert(source: str, output_dir: Path, max_length: int | None = None) -> MDM
     model = convert_model(given, read_tensors(download(source, ["*.safetensors"])), old_mask, mask, max_length)
     path = folder / "generation_config.json"
     ends = (read_json(path) if path.exists() else {}).get("eos_token_id", config.eos_token_id)
-    model.config.eos_token_id = model.generation_config.eos_token_id = find_end_tokens(ends, tokenizer)
     if old_mask != mask:
         model.generation_config.suppress_tokens = [old_mask]
-    model.config.source_config = {"model_type": given["model_type"]} | read_source_facts(source)
-    model.config.validate()
-    save_model(model, tokenizer, output_dir)
+    facts = {"model_type": given["model_type"]} | read_source_facts(source)
+    save_converted(model, tokenizer, ends, facts, output_dir)
     return model
 
 

@@ -9,7 +9,8 @@ Zero-shot perplexity and bits per byte of a model, left to right and in random o
 
 MODEL is an AO-GPT or sigma-GPT, an encoder-only masked diffusion model, or any causal language model of Transformers.
 The command writes results.json to --output_dir. If a run was stopped, the same command continues it. Bits per byte
-assume that the tokenizer is lossless, as byte-level BPE is. Each end-of-text counts as one byte.
+assume that the tokenizer is lossless, as byte-level BPE is. Each end-of-text counts as one byte. The columns of the
+printed table are `COLUMNS` in eval/tables.py.
 """
 
 import hashlib

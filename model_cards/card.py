@@ -181,10 +181,10 @@ def is_hub_name(name: str | None) -> bool:
 
 
 def _mask_a_word(text: str) -> str:
-    """Return a text with `{mask}` instead of a word in its middle or, if it has few words, before the text."""
+    """Return a text with `{mask}` instead of a word in its middle, or before its only word."""
     words = text.split()
-    middle = len(words) // 2
-    return " ".join((*words[:middle], "{mask}", *words[middle + 1 :])) if len(words) > 2 else "{mask} " + text
+    middle = (len(words) - 1) // 2
+    return " ".join((*words[:middle], "{mask}", *words[middle + 1 :])) if len(words) > 1 else "{mask}" + text
 
 
 def _quote(text: str) -> str:

@@ -49,15 +49,6 @@ def test_every_card_is_complete(name: str) -> None:
     assert str(card).endswith("```\n")
 
 
-def test_cards_of_decoders_with_rotary_positions_cite_their_sources() -> None:
-    """Encoders have ordinary rotary positions, and learned positions have no such source."""
-    rotary = make_card("default", position_encoding="rotary").text
-    assert "https://arxiv.org/abs/2503.10568" in rotary
-    assert "https://arxiv.org/abs/2601.13228" in rotary
-    for other in (make_card("default"), make_card("radd-small", position_encoding="rotary")):
-        assert "2503.10568" not in other.text
-
-
 def test_cards_of_converted_models_name_their_source_and_its_licence() -> None:
     card = make_card("converted")
     assert (card.data.base_model, card.data.license) == ("someone/causal", "mit")
@@ -90,7 +81,7 @@ def test_texts_are_literals_of_python(text: str) -> None:
 
 
 def test_the_gap_of_the_example_is_inside_the_text() -> None:
-    assert 'model.infill("GREEK SMALL <|mask|> ALPHA", ' in make_card("quickstart").text
+    assert 'model.infill("GREEK <|mask|> LETTER ALPHA", ' in make_card("quickstart").text
 
 
 def test_facts_that_a_file_lacks_are_those_of_the_default_card(tmp_path: Path) -> None:
@@ -145,16 +136,6 @@ def test_all_rows_of_a_table_have_the_same_number_of_cells(name: str) -> None:
     assert r"mask `<\|mask\|>`" in text
     if name in RELEASED:
         assert "is<|mask|>, and that" in text
-
-
-def test_published_numbers_are_those_of_the_paper() -> None:
-    """Compares the first and the last column of some rows of tables 4 and 5."""
-    ends = {name: list(read_facts(name)["published"]["rows"].values()) for name in RELEASED}
-    assert [(row[0], row[-1]) for row in ends["ao-gpt-medium"]][:2] == [(42.44, 50.23), (49.79, 65.90)]
-    assert [(row[0], row[-1]) for row in ends["ao-gpt-small"]][-1] == (54.92, 76.73)
-    assert [(row[0], row[-1]) for row in ends["sigma-gpt-small"]] == [(68.61, 90.98), (65.83, 87.71)]
-    assert [(row[0], row[-1]) for row in ends["radd-small"]] == [(49.09, 63.33), (50.27, 74.28)]
-    assert [(row[0], row[-1]) for row in ends["sedd-medium"]] == [(39.19, 53.54), (42.77, 61.19)]
 
 
 @pytest.mark.parametrize("kind", ["decoder", "encoder"])

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from eval.tables import PUBLISHED, main, paper_table
+from eval.tables import COLUMNS, PUBLISHED, main, paper_table, zero_shot_table
 from model_cards.card import find_cards, read_facts
 
 METRICS = {"perplexity": 40.0, "perplexity_standard_error": 0.5}
@@ -49,6 +49,15 @@ def test_published_rows_of_the_same_size_are_shown(num_parameters: int, size: st
     published = {line.partition(" (published)")[0].rpartition(" ")[2] for line in lines if "(published)" in line}
     assert published == {size}
     assert "(published)" not in paper_table([make_results(num_parameters=10_000_000)])
+
+
+def test_a_column_is_added_in_one_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(COLUMNS, "error", ("r", lambda result: f"{result['perplexity_standard_error']:.3f}"))
+    scored = {"documents": 1, "tokens": 9, "dropped_tokens": 0, "measures": {"any_order": METRICS | {"sequences": 1}}}
+    header, rule, row, *_ = zero_shot_table([make_results(datasets={"mine.txt": scored})]).splitlines()
+    assert header.endswith("| perplexity | bits per byte | error |")
+    assert rule == "|:--|--:|--:|--:|:--|--:|--:|--:|--:|"
+    assert row == "| mine.txt | 1 | 9 | 0 | random orders | 1 | 40.00 ± 0.50 |  | 0.500 |"
 
 
 def test_published_results_agree_with_the_model_cards() -> None:

@@ -1,7 +1,7 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
 """
-Contenders: the samplers that `speed.py` and `speed_quality.py` time. Each is a model with a way to generate.
+Contenders: the samplers that `speed.py` times. Each is a model with a way to generate.
 
 To add a sampler of a decoder, add a line to `DECODERS`. To add an encoder, add its settings to `ENCODERS`. To add a
 causal language model, add its model type to `CAUSAL_LMS`.
@@ -89,14 +89,8 @@ def sample_any_order(
     """
     Return a contender that generates with a model of this package.
 
-    Args:
-        model: The decoder or encoder.
-        remark: As in `Contender`.
-        takes_steps: As in `Contender`.
-        is_linear: As in `Contender`.
-        context: Function that returns a context manager for the model. The model generates within this context
-            manager, which can change the model temporarily.
-        settings: Arguments of `model.generate`.
+    `context` returns a context manager for the model, which can change the model while it generates. `settings` are
+    arguments of `model.generate`. The other arguments are those of `Contender`.
     """
     if takes_steps:
         settings = {"unmasking": "fixed_count"} | settings
@@ -232,12 +226,8 @@ def load_causal_lm(name: str, config: AOGPTConfig, length: int, **options: Any) 
     """
     Return a causal language model that can generate `length` tokens.
 
-    Args:
-        name: Folder or Hub name of a model, or a model type of Transformers, such as `llama`. For a model type, the
-            weights are random, and the sizes are those of `config`.
-        config: Configuration of the decoder with which the model is compared.
-        length: Number of tokens to generate.
-        options: Arguments of `from_pretrained`, such as `dtype`.
+    `name` is a folder or Hub name, or a model type of Transformers, such as `llama`. For a model type, the weights are
+    random, and the sizes are those of `config`. `options` are arguments of `from_pretrained`, such as `dtype`.
     """
     if name in CONFIG_MAPPING:
         names = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads")
@@ -328,15 +318,9 @@ def make_contenders(
     """
     Return contenders, by name, with the device and dtype of a decoder.
 
-    Encoders have random weights and the sizes of the decoder. This is also true of causal language models whose name is
-    a model type, such as gpt2.
-
-    Args:
-        names: Names in `CONTENDERS`, and folders, Hub names or model types of causal language models.
-        decoder: The decoder.
-        length: Number of tokens to generate.
-        compiles: Whether to compile encoders, and causal language models with a static cache. The caller compiles the
-            decoder.
+    `names` are names in `CONTENDERS`, and folders, Hub names or model types of causal language models. Encoders have
+    random weights and the sizes of the decoder. With `compiles`, encoders and causal language models with a static
+    cache are compiled. (The caller compiles the decoder.)
     """
     device, dtype = decoder.device, decoder.dtype
     contenders = {}

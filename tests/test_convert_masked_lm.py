@@ -229,10 +229,12 @@ def test_models_of_dllm_predict_the_same(
 def test_tables_without_room_for_the_mask_grow(tmp_path: Path) -> None:
     """The mask of the tokenizer has the id 4, and each of its 16 tokens has a row."""
     causal = make_causal("qwen2").bfloat16()  # with tied embeddings
+    causal.model.norm.float()
     save_dllm(causal, tmp_path / "source")
     make_tokenizer(16, eos_token=13, mask_token=4).save_pretrained(tmp_path / "source")
     model = convert(str(tmp_path / "source"), tmp_path / "model")
     assert (model.dtype, model.config.vocab_size, model.config.mask_token_id) == (torch.bfloat16, 17, 16)
+    assert model.model.norm.weight.dtype == torch.bfloat16
     table = model.get_input_embeddings().weight
     assert torch.equal(table[:16], causal.get_input_embeddings().weight)
     assert torch.equal(table[16], table[4])

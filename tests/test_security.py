@@ -2,13 +2,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Data files cannot run code, and nothing is downloaded unless it was requested."""
 
-import ast
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -42,55 +41,18 @@ class Attack:
 
 # ------------------------------------------------------------------------------------------------------------- pickle
 
-FORBIDDEN_MODULES = {"pickle", "cPickle", "dill", "cloudpickle", "joblib", "shelve", "marshal"}
-FORBIDDEN_CALLS = {"eval", "exec", "compile", "__import__", "yaml.load", "yaml.unsafe_load", "os.system", "os.popen"}
-
-
-def find_calls(tree: ast.AST) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield (dotted name, constant keyword arguments) of every call."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Call):
-            keywords = {word.arg: getattr(word.value, "value", ...) for word in node.keywords}
-            yield ast.unparse(node.func), keywords
-
-
-def find_unsafe_code(source: str) -> list[str]:
-    """Return the imports and calls that could run code from a data file."""
-    tree = ast.parse(source)
-    unsafe = []
-    for node in ast.walk(tree):
-        names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
-        names += [node.module] if isinstance(node, ast.ImportFrom) and node.module else []
-        unsafe += [name for name in names if name.partition(".")[0] in FORBIDDEN_MODULES]
-    for name, keywords in find_calls(tree):
-        if name in FORBIDDEN_CALLS or keywords.get("shell") is True or keywords.get("allow_pickle") is True:
-            unsafe.append(name)
-        if name == "torch.load" and keywords.get("weights_only") is not True:
-            unsafe.append(name)
-    return unsafe
-
-
-@pytest.mark.parametrize("path", CODE, ids=lambda path: str(path.relative_to(ROOT)))
-def test_code_does_not_unpickle_or_evaluate_data(path: Path) -> None:
-    assert find_unsafe_code(path.read_text(encoding="utf-8")) == []
-
-
-@pytest.mark.parametrize(
-    "source",
-    [
-        "import pickle",
-        "from dill import loads",
-        "torch.load(path)",
-        "torch.load(path, weights_only=False)",
-        "torch.load(path, weights_only=option)",
-        "np.load(path, allow_pickle=True)",
-        "yaml.load(text, Loader=yaml.Loader)",
-        "exec(text)",
-        "subprocess.run(command, shell=True)",
-    ],
+UNSAFE = re.compile(
+    r"^\s*(import|from) (pickle|cPickle|dill|cloudpickle|joblib|shelve|marshal)\b|allow_pickle=True|shell=True"
+    r"|\btorch\.load\((?!.*weights_only=True)|\byaml\.(load|unsafe_load)\(|\bos\.(system|popen)\("
+    r"|(?<![\w.])(eval|exec|__import__)\(",
+    re.MULTILINE,
 )
-def test_unsafe_code_is_detected(source: str) -> None:
-    assert len(find_unsafe_code(source)) == 1
+
+
+def test_code_does_not_unpickle_or_evaluate_data() -> None:
+    assert [path for path in CODE if UNSAFE.search(path.read_text(encoding="utf-8"))] == []
+    for line in ("import pickle", "torch.load(path)", "torch.load(path, weights_only=False)", "exec(text)"):
+        assert UNSAFE.search(line)
 
 
 def test_a_malicious_pickle_does_not_run(model_folder: Path, tmp_path: Path) -> None:

@@ -122,8 +122,8 @@ def plan(
     config = convert_config(source.config, set(source.state_dict()), start_token_id, target_injection, max_length)
     architecture = GPT2 if isinstance(source.config, GPT2Config) else SAME_NAMES
     blueprint = Blueprint.make(AOGPTForAnyOrderLM, config, architecture)
-    tensors = released_tensors(source, config)
-    tensors |= {name: tensor.to(source.dtype) for name, tensor in neutral_targets(blueprint).items()}
+    tensors = released_tensors(source, config) | neutral_targets(blueprint)
+    tensors = {name: tensor.to(source.dtype) for name, tensor in tensors.items()}
     blueprint.check(tensors, f"SOURCE (a model of type {source.config.model_type!r})", f"a {FAMILIES}")
     return blueprint, tensors
 

@@ -216,9 +216,9 @@ def save_converted(
 
 def read_source_facts(source: str) -> dict[str, str]:
     """
-    Return what is known of `_name_or_path` (only a Hub name) and `license` (from the model card).
+    Return `_name_or_path` (not for a folder) and `license` (from the model card) where known.
 
-    Both become part of model cards, so other texts than names are left out.
+    Both become part of model cards, so texts that are not names are left out, too.
     """
     options = dict.fromkeys(("missing_entries", "connection_errors"), False)
     card = cached_file(source, "README.md", **{f"_raise_exceptions_for_{name}": flag for name, flag in options.items()})

@@ -251,6 +251,7 @@ def convert_model(
     source, blueprint, settings = plan(given, max_length)
     blueprint.check(tensors, "SOURCE", f"its config.json (of type {given['model_type']!r})")
     weights = blueprint.rename(tensors)
+    weights = {name: tensor.to(weights[TABLE].dtype) for name, tensor in weights.items()}
     move_mask(weights, old_mask, mask, source.tie_word_embeddings)
     settings["vocab_size"] = source.vocab_size = len(weights[TABLE])
     config = MDMEncoderConfig(

@@ -321,7 +321,7 @@ def test_extrapolated_rows_are_within_a_percent(monkeypatch: pytest.MonkeyPatch)
     assert is_computed
     assert fastest == found
     assert exact <= found < 1.01 * exact
-    monkeypatch.setattr(speed, "time_generation", lambda *_: (99.0, None))
+    monkeypatch.setattr(speed, "time_generation", lambda *_: 99.0)
     chosen = [
         speed._choose_steps(DECODERS["no-lemma"](model), steps, 100.0, 1, 64, CPU) for steps in ([16, 32], [16, 64])
     ]
@@ -380,13 +380,13 @@ def test_times_of_many_steps_are_computed(monkeypatch: pytest.MonkeyPatch) -> No
     """A step of the encoder takes 10 s and its draws 3 s. The decoder takes 1 s per step, and one-by-one 8 s."""
     slowdowns = iter([1.0, 1.0, 1.5])  # of the rounds; the first is also that of the estimate
 
-    def measure_time(contender: Contender, *arguments: Any) -> tuple[float, None]:
+    def measure_time(contender: Contender, *arguments: Any) -> float:
         num_steps = arguments[2]
         if contender.is_linear:
-            return slowdown * (3.0 + 10 * num_steps), None
+            return slowdown * (3.0 + 10 * num_steps)
         if contender.takes_steps:
-            return slowdown**2 * num_steps, None  # slower than the others in the last round
-        return slowdown * 8.0, None
+            return slowdown**2 * num_steps  # slower than the others in the last round
+        return slowdown * 8.0
 
     monkeypatch.setattr(speed, "time_generation", measure_time)
     monkeypatch.setattr(speed, "FEW_STEPS", (1, 4))

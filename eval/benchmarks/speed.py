@@ -216,7 +216,7 @@ def time_contenders(
     for _ in range(arguments.repeats):
         for name, count in progress_bar(jobs, desc=f"batch {batch_size}", unit="generation"):
             timed = attempt(name, time_generation, included[name], batch_size, length, count, device)
-            seconds[name, count] += [timed[0]] if timed else []
+            seconds[name, count] += [] if timed is None else [timed]
         yield _make_points(included, seconds, steps, batch_size, failed, device)
 
 
@@ -233,20 +233,18 @@ def _choose_steps(
         return [length]
     if not contender.is_linear:
         return steps
-    estimate, _ = time_generation(contender, batch_size, length, 1, device)
+    estimate = time_generation(contender, batch_size, length, 1, device)
     short = [count for count in steps if count * estimate <= limit or count <= few_steps(device)[-1]]
     return short if short == steps else sorted({*short, *(min(count, length) for count in few_steps(device))})
 
 
-def time_generation(
-    contender: Contender, batch_size: int, length: int, num_steps: int, device: torch.device
-) -> tuple[float, torch.LongTensor]:
-    """Return the seconds that a generation and the check of its ids take, and the ids."""
+def time_generation(contender: Contender, batch_size: int, length: int, num_steps: int, device: torch.device) -> float:
+    """Return the seconds that a generation and the check of its ids take."""
     synchronize(device)
     start = time.perf_counter()
-    ids = contender.sample(batch_size, length, num_steps)
+    contender.sample(batch_size, length, num_steps)
     synchronize(device)
-    return time.perf_counter() - start, ids
+    return time.perf_counter() - start
 
 
 def _make_points(
@@ -262,24 +260,25 @@ def _make_points(
 
     The times of contenders in `failed` are None, and so are ratios to them.
     """
-    points, counts = [], few_steps(device)
+
+    def times(name: str) -> tuple[list[float], float | None, bool]:
+        return ([], None, False) if name in failed else _times(seconds, name, num_steps, few_steps(device))
+
+    points = []
     for num_steps in (*steps, None):
+        references = times("one-by-one" if num_steps is None else "decoder")[0]
         for name, contender in contenders.items():
             if contender.takes_steps == (num_steps is None):
                 continue
-            reference = "one-by-one" if num_steps is None else "decoder"
-            times, fastest, is_computed = (
-                ([], None, False) if name in failed else _times(seconds, name, num_steps, counts)
-            )
-            others = _times(seconds, reference, num_steps, counts)[0] if times and reference not in failed else []
-            ratios = [one / other for one, other in zip(times, others, strict=False)]
+            all_seconds, fastest, is_computed = times(name)
+            ratios = [one / other for one, other in zip(all_seconds, references, strict=False)]
             points.append(
                 {
                     "contender": name,
                     "batch_size": batch_size,
                     "num_steps": num_steps,
                     "seconds": fastest,
-                    "all_seconds": list(times),
+                    "all_seconds": list(all_seconds),
                     "ratio": statistics.median(ratios) if ratios else None,
                     "is_computed": is_computed,
                 }

@@ -39,6 +39,7 @@ from modeling_aogpt.orders import ORDER_NAMES, Orders, group_orders, index_by_ra
 from modeling_aogpt.tokenization import load_tokenizer
 from modeling_aogpt.validation import check_choice, check_integer, suggest
 
+TOKENS_PER_CALL = 32  # generated at once; then, texts that contain one of their `until` are left out
 OTHER_ARGUMENTS = ("max_batch_size", "trust_remote_code")  # the harness passes these to every model
 
 
@@ -286,24 +287,44 @@ class AnyOrderLM(TemplateLM):
     ) -> list[str]:
         """Return a continuation of each context. The arguments are those of a task (`generation_kwargs`)."""
         num_new = min(max_gen_toks, self.max_length - 1)
-        ids = [self.tok_encode(context)[num_new - self.max_length :] for context in contexts]
-        mask = [torch.ones(len(row), dtype=torch.long) for row in ids]
-        if do_sample is None:
-            do_sample = temperature > 0
-        sequences = self.model.generate(
-            pad_sequence([torch.tensor(row, dtype=torch.long) for row in ids], True, padding_side="left"),
-            attention_mask=pad_sequence(mask, True, padding_side="left"),
-            order="left_to_right",
-            max_new_tokens=num_new,
-            do_sample=do_sample,
-            generator=generator,
-            **settings | ({"temperature": temperature} if do_sample else {}),
-        )
         until = [until] if isinstance(until, str) else until
-        return [
-            cut_at(self._decode_after(row, new), until)
-            for row, new in zip(ids, sequences[:, -num_new:].tolist(), strict=True)
-        ]
+        settings |= {"do_sample": temperature > 0 if do_sample is None else do_sample}
+        if settings["do_sample"]:
+            settings["temperature"] = temperature
+        given = [self.tok_encode(context)[num_new - self.max_length :] for context in contexts]
+        eos = self.model.generation_config.eos_token_id
+        ends = {self.eot_token_id, *(eos if isinstance(eos, list) else [eos])}
+        texts, new = [""] * len(contexts), [[] for _ in contexts]
+        unfinished = range(len(contexts))
+        for start in range(0, num_new, TOKENS_PER_CALL):
+            count = min(TOKENS_PER_CALL, num_new - start)
+            rows = self._generate([given[index] + new[index] for index in unfinished], count, generator, settings)
+            for index, row in zip(unfinished, rows, strict=True):
+                new[index] += row
+                texts[index] = self._decode_after(given[index], new[index])
+            unfinished = [
+                index
+                for index in unfinished
+                if ends.isdisjoint(new[index]) and cut_at(texts[index], until) == texts[index]
+            ]
+            if not unfinished:
+                break
+        return [cut_at(text, until) for text in texts]
+
+    def _generate(
+        self, contexts: list[list[int]], count: int, generator: torch.Generator, settings: dict[str, Any]
+    ) -> list[list[int]]:
+        """Return the ids of `count` tokens after each context."""
+        ids = [torch.tensor(context, dtype=torch.long) for context in contexts]
+        sequences = self.model.generate(
+            pad_sequence(ids, True, padding_side="left"),
+            attention_mask=pad_sequence([torch.ones_like(row) for row in ids], True, padding_side="left"),
+            order="left_to_right",
+            max_new_tokens=count,
+            generator=generator,
+            **settings,
+        )
+        return sequences[:, -count:].tolist()
 
     def _decode_after(self, before: list[int], ids: list[int]) -> str:
         """Return the text of `ids` after that of `before`. Decoded alone, it could lose the space at its start."""

@@ -8,7 +8,7 @@ WordPiece begins a word with it. A part is therefore encoded after other charact
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from transformers import PreTrainedTokenizerBase
 from transformers.utils import logging
@@ -92,23 +92,17 @@ def _encode_after(before: str, text: str, tokenizer: PreTrainedTokenizerBase) ->
     """Return the ids of `text` after the text `before` or, if a token would be in both, after another character."""
     if not text:
         return []
-    for context in _contexts(before, text):
+    known = before[-NUM_CHARACTERS_BEFORE:]
+    for context in dict.fromkeys((known, *CONTEXTS, *filter(str.isalnum, text))):
         start, whole = _encode(context, tokenizer), _encode(context + text, tokenizer)
         is_lost = len(whole) == len(start) and text.strip()
-        if start and not _has_unknown(start, tokenizer) and whole[: len(start)] == start and not is_lost:
+        has_context = start or (known and context == known)  # which may be whitespace that the tokenizer drops
+        if has_context and not _has_unknown(start, tokenizer) and whole[: len(start)] == start and not is_lost:
             return whole[len(start) :]
     raise ValueError(
         f"The tokenizer cannot encode {text!r} as a part of a text, but only at the start of a text or word. Write a "
         "space before it."
     )
-
-
-def _contexts(before: str, text: str) -> Iterator[str]:
-    """Yield texts after which `text` may be encoded: if possible `before`, else characters, also some of `text`."""
-    if before:
-        yield before[-NUM_CHARACTERS_BEFORE:]
-    yield from CONTEXTS
-    yield from dict.fromkeys(filter(str.isalnum, text))
 
 
 def _join(segments: list[list[int]], tokenizer: PreTrainedTokenizerBase) -> list[int]:

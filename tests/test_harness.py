@@ -257,7 +257,11 @@ def generate(lm: AnyOrderLM, *pairs: tuple[str, dict[str, Any]]) -> list[str]:
     return lm.generate_until([Instance("generate_until", {}, pair, number) for number, pair in enumerate(pairs)])
 
 
-def test_text_is_generated_from_left_to_right(folder: str, tiny_model: AOGPTForAnyOrderLM) -> None:
+@pytest.mark.parametrize("tokens_per_call", [2, 32])
+def test_text_is_generated_from_left_to_right(
+    folder: str, tiny_model: AOGPTForAnyOrderLM, tokens_per_call: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("eval.harness.TOKENS_PER_CALL", tokens_per_call)
     lm = AnyOrderLM(folder, batch_size=2)
     lm.tokenizer.backend_tokenizer.decoder = decoders.Fuse()
     contexts, settings = ["ab", "", "abcdefghijklm", "c"], {"max_gen_toks": 5, "suppress_tokens": [13, 14, 15]}

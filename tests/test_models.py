@@ -16,7 +16,7 @@ from tests import references
 from tests.references import remove_weight
 from training.architecture import DEFAULTS, build_config
 from training.command_line import parse_arguments
-from training.pretrain import make_model
+from training.model import make_model
 
 SIZES = references.SIZES | {"norm": "layernorm"}
 

@@ -16,32 +16,28 @@ import sys
 import time
 from collections import deque
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from accelerate import Accelerator
-from accelerate.utils import DistributedType, DynamoBackend, send_to_device, set_seed
+from accelerate.utils import DistributedType, send_to_device
 from tqdm import tqdm
-from transformers import AutoModel, PreTrainedTokenizerBase
 
 from common.commands import one_line_errors, progress_bar
 from common.data import Data, load_data
-from common.data_arguments import DataArguments
 from common.files import atomic_folder, lock_folder, make_folder
 from common.hardware import check_precision, hardware, keep_freed_memory, peak_flops, peak_memory, versions
-from common.models import Model, identity_of_weights, load_pretrained, read_config, save_model
+from common.models import identity_of_weights, save_model
 from common.processes import check_same_everywhere, in_turn, start_accelerator, together
 from common.results import ORDER_KINDS
 from common.tokenizers import vocabulary_arguments
-from modeling_aogpt import AOGPTConfig
 from modeling_aogpt.inference import evaluation_mode
 from modeling_aogpt.tokenization import load_tokenizer
-from training.activation_checkpointing import checkpoint_activations
 from training.architecture import Architecture, build_config
-from training.arguments import LEFT_TO_RIGHT_ORDERS, TrainingArguments, accumulation_steps
+from training.arguments import TrainingArguments, accumulation_steps
 from training.batches import Batches, pass_samples
 from training.checkpoints import (
     Checkpoint,
@@ -54,20 +50,14 @@ from training.checkpoints import (
 from training.command_line import parse_arguments
 from training.draws import MaskDraws, OrderDraws
 from training.evaluation import evaluate, read_samples, write_samples
-from training.objectives import OBJECTIVES, compile_head_loss
-from training.optimization import ExponentialMovingAverage, create_optimizer, parameter_groups, set_learning_rate
+from training.model import check_tokenizer, create_model, distribute
+from training.objectives import OBJECTIVES
+from training.optimization import ExponentialMovingAverage, create_optimizer, set_learning_rate
 from training.report import loss_curve, write_report
 from training.resuming import find_start, warn_of_versions
 from training.schedules import first_decay_step, learning_rate_at
 from training.settings import changed_settings, check_same_run, to_settings
-from training.sharding import (
-    check_sharding,
-    full_tensor,
-    gathered,
-    gets_weights,
-    keep_float32_gradients,
-    shard_gradients,
-)
+from training.sharding import check_sharding, full_tensor, gathered
 from training.status import StepStatus, StopRequest
 from training.streamed_data import training_samples
 from training.tracking import flops_per_token, logger_types, start_tracker
@@ -151,72 +141,6 @@ def set_up(argv: list[str], lock: ExitStack) -> "Pretraining | None":
     return run
 
 
-def check_tokenizer(
-    tokenizer: PreTrainedTokenizerBase, model: Architecture, data: DataArguments, training: TrainingArguments
-) -> None:
-    """
-    Check a given tokenizer.
-
-    Raises:
-        ValueError: If the model cannot have this vocabulary, if the vocabulary differs from that of the model
-            `init_from`, or if the folder of that model contains another tokenizer.
-    """
-    config, init_from = build_config(model, **vocabulary_arguments(tokenizer)), training.init_from
-    if init_from is None:
-        return
-    has_tokenizer = init_from != data.tokenizer and (Path(init_from) / "tokenizer_config.json").exists()
-    if has_tokenizer and load_tokenizer(init_from).get_vocab() != tokenizer.get_vocab():
-        raise ValueError(
-            f"The tokenizer {data.tokenizer!r} differs from that of the model in {init_from}. Remove `tokenizer` to "
-            "use the tokenizer of the model."
-        )
-    check_vocabulary(config, init_from)
-
-
-def check_vocabulary(config: AOGPTConfig, init_from: str) -> None:
-    """Raise a `ValueError` if the vocabulary of the model `init_from` differs from that in `config`."""
-    initial_config = read_config(init_from)
-    for name in ("num_valid_tokens", "mask_token_id"):
-        given, expected = getattr(config, name), getattr(initial_config, name)
-        if given != expected:
-            raise ValueError(
-                f"The tokenizer has {name}={given}, but the model of {init_from} has {name}={expected}. Set "
-                "`tokenizer` to the tokenizer with which the model was trained."
-            )
-
-
-def make_model(config: AOGPTConfig, init_from: str | None, load_weights: bool = True) -> Model:
-    """
-    Return a model with random weights, or the model `init_from` in float32.
-
-    Without `load_weights`, only the configuration is taken from `init_from`, and the weights are random. If the default
-    device is `meta`, the weights contain no data.
-
-    Raises:
-        ValueError: If the vocabulary of `init_from` differs from that in `config`.
-    """
-    if init_from is None:
-        return AutoModel.from_config(config)
-    check_vocabulary(config, init_from)
-    if not load_weights or torch.get_default_device().type == "meta":
-        return AutoModel.from_config(read_config(init_from), dtype=torch.float32)
-    return load_pretrained(AutoModel, init_from, dtype=torch.float32)
-
-
-def set_default_order(model: Model, training: TrainingArguments) -> None:
-    """
-    Set the default order of `generate`.
-
-    It is left to right after training with `left_to_right` (without `stride`) or `gaps_last`. After other training,
-    this default is removed if the initial model had it.
-    """
-    settings = model.generation_config
-    if training.orders in LEFT_TO_RIGHT_ORDERS and training.stride is None:
-        settings.order = "left_to_right"
-    elif settings.has_left_to_right_order:
-        settings.order = None
-
-
 class Pretraining:
     """
     A training run: model, moving averages of the weights, optimizer and progress.
@@ -239,38 +163,19 @@ class Pretraining:
         self.logged = TrainingProgress()  # progress at the time of the last call of `log`
         self.gradient_norms: dict[int, float] = {}  # by step, before clipping; only of steps that may still be logged
         self.tracker_id = secrets.token_hex(8)  # identifies the run in the tracker
-        if checkpoint is not None and "initial_weights" in checkpoint.metadata:
-            # The files in the folder `init_from` may have changed after the start of the run.
+        if checkpoint is not None:  # the files in the folder `init_from` may have changed after the start of the run
             self.initial_weights = checkpoint.metadata["initial_weights"]
         else:
             self.initial_weights = None if training.init_from is None else identity_of_weights(training.init_from)
-        set_seed(training.seed)
         config = build_config(architecture, **vocabulary_arguments(data.tokenizer))
-        with torch.device("meta") if gets_weights(accelerator) else nullcontext():
-            # `from_pretrained` returns a model in eval mode.
-            self.model = make_model(config, training.init_from, load_weights=checkpoint is None).train()
-        set_default_order(self.model, training)
-        if accelerator.distributed_type != DistributedType.FSDP:  # FSDP2 moves one layer at a time
-            self.model.to(accelerator.device)
-        self.peak_flops = peak_flops(accelerator.device, accelerator.mixed_precision)
-        checkpoint_activations(self.model, training.activation_checkpointing)
-        self.optimizer = create_optimizer(self.model, training)
+        self.model = create_model(config, training, accelerator, load_weights=checkpoint is None)
         self.objective = OBJECTIVES[architecture["architecture"], training.objective](self.model)
-        keep_float32_gradients(accelerator)
-        shard_gradients(accelerator)
-        if (plugin := accelerator.state.dynamo_plugin).backend != DynamoBackend.NO:
-            compile_head_loss(**plugin.to_kwargs())
-        # These wrap the objective and the optimizer for several processes and mixed precision. They share the weights
-        # of self.model.
-        self.parallel_objective, self.parallel_optimizer = accelerator.prepare(self.objective, self.optimizer)
-        # Accelerate finds the parameters of an optimizer by their addresses. Parameters on the meta device have no
-        # address, so the parameters are set again here.
-        for group, parameters in zip(self.optimizer.param_groups, parameter_groups(self.model), strict=True):
-            group["params"] = parameters
-        self.ema = ExponentialMovingAverage(self.model, training.ema_decay)  # after `prepare`, which shards
-        resumed_from = None if checkpoint is None else checkpoint.step
+        self.optimizer = create_optimizer(self.model, training)
+        self.parallel_objective, self.parallel_optimizer = distribute(accelerator, self.objective, self.optimizer)
+        self.ema = ExponentialMovingAverage(self.model, training.ema_decay)  # after `distribute`, which shards weights
+        self.peak_flops = peak_flops(accelerator.device, accelerator.mixed_precision)
         self.checkpoints = CheckpointWriter(
-            training.output_dir, training.save_total_limit, self.is_milestone, resumed_from
+            training.output_dir, training.save_total_limit, self.is_milestone, checkpoint and checkpoint.step
         )
         if checkpoint is not None:
             self._resume(checkpoint)
@@ -283,7 +188,8 @@ class Pretraining:
         )
         check_same_run(saved, current, checkpoint.path)
         warn_of_versions(checkpoint)
-        # An extended run is a new run of the tracker, because W&B ignores steps that a run has already logged.
+        # Continue the tracker's run only if no setting changed. An extended run may repeat logged steps, which W&B
+        # ignores.
         if not changed_settings(checkpoint.metadata["settings"], self.settings):
             self.tracker_id = checkpoint.metadata["tracker_id"]
         self.model.generation_config = self.model.generation_config.from_dict(checkpoint.metadata["generation_config"])

@@ -1,0 +1,132 @@
+# Copyright 2026 The AO-GPT package authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Model of a run: its initial weights, and its distribution over the processes of the run."""
+
+import logging
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate import Accelerator
+from accelerate.utils import DistributedType, DynamoBackend, set_seed
+from torch.optim import Optimizer
+from transformers import AutoModel, PreTrainedTokenizerBase
+
+from common.data_arguments import DataArguments
+from common.models import Model, load_pretrained, read_config
+from common.tokenizers import vocabulary_arguments
+from modeling_aogpt import AOGPTConfig
+from modeling_aogpt.tokenization import load_tokenizer
+from training.activation_checkpointing import checkpoint_activations
+from training.architecture import Architecture, build_config
+from training.arguments import LEFT_TO_RIGHT_ORDERS, TrainingArguments
+from training.objectives import Objective, compile_head_loss
+from training.optimization import parameter_groups
+from training.sharding import gets_weights, keep_float32_gradients, shard_gradients
+
+logger = logging.getLogger("pretrain")
+
+
+def create_model(
+    config: AOGPTConfig, training: TrainingArguments, accelerator: Accelerator, load_weights: bool = True
+) -> Model:
+    """
+    Return the model of a run in training mode. With FSDP2, it is on the CPU or, except in process 0, without data.
+
+    Without `load_weights`, the weights are random, because those of a checkpoint will replace them.
+    """
+    set_seed(training.seed)
+    with torch.device("meta") if gets_weights(accelerator) else nullcontext():
+        model = make_model(config, training.init_from, load_weights).train()  # `from_pretrained` sets eval mode
+    set_default_order(model, training)
+    if accelerator.distributed_type != DistributedType.FSDP:  # FSDP2 moves one layer at a time
+        model.to(accelerator.device)
+    checkpoint_activations(model, training.activation_checkpointing)
+    return model
+
+
+def distribute(accelerator: Accelerator, objective: Objective, optimizer: Optimizer) -> tuple[Any, Any]:
+    """
+    Return the objective and the optimizer, wrapped for several processes, mixed precision and torch.compile.
+
+    They share the weights of `objective.model`. FSDP2 shards these weights in place.
+    """
+    keep_float32_gradients(accelerator)
+    shard_gradients(accelerator)
+    if (plugin := accelerator.state.dynamo_plugin).backend != DynamoBackend.NO:
+        compile_head_loss(**plugin.to_kwargs())
+    wrapped = accelerator.prepare(objective, optimizer)
+    # Accelerate finds the parameters of an optimizer by their addresses. Parameters on the meta device have no address,
+    # so the parameters are set again here.
+    for group, parameters in zip(optimizer.param_groups, parameter_groups(objective.model), strict=True):
+        group["params"] = parameters
+    return wrapped
+
+
+def check_tokenizer(
+    tokenizer: PreTrainedTokenizerBase, model: Architecture, data: DataArguments, training: TrainingArguments
+) -> None:
+    """
+    Check a given tokenizer.
+
+    Raises:
+        ValueError: If the model cannot have this vocabulary, if the vocabulary differs from that of the model
+            `init_from`, or if the folder of that model contains another tokenizer.
+    """
+    if data.vocab_size not in (DataArguments.vocab_size, len(tokenizer)):
+        logger.warning("`vocab_size` has no effect, because the tokenizer is that of %s. Remove it.", data.tokenizer)
+    config, init_from = build_config(model, **vocabulary_arguments(tokenizer)), training.init_from
+    if init_from is None:
+        return
+    has_tokenizer = init_from != data.tokenizer and (Path(init_from) / "tokenizer_config.json").exists()
+    if has_tokenizer and load_tokenizer(init_from).get_vocab() != tokenizer.get_vocab():
+        raise ValueError(
+            f"The tokenizer {data.tokenizer!r} differs from that of the model in {init_from}. Remove `tokenizer` to "
+            "use the tokenizer of the model."
+        )
+    check_vocabulary(config, init_from)
+
+
+def check_vocabulary(config: AOGPTConfig, init_from: str) -> None:
+    """Raise a `ValueError` if the vocabulary of the model `init_from` differs from that in `config`."""
+    initial_config = read_config(init_from)
+    for name in ("num_valid_tokens", "mask_token_id"):
+        given, expected = getattr(config, name), getattr(initial_config, name)
+        if given != expected:
+            raise ValueError(
+                f"The tokenizer has {name}={given}, but the model of {init_from} has {name}={expected}. Set "
+                "`tokenizer` to the tokenizer with which the model was trained."
+            )
+
+
+def make_model(config: AOGPTConfig, init_from: str | None, load_weights: bool = True) -> Model:
+    """
+    Return a model with random weights, or the model `init_from` in float32.
+
+    Without `load_weights`, only the configuration is taken from `init_from`, and the weights are random. If the default
+    device is `meta`, the weights contain no data.
+
+    Raises:
+        ValueError: If the vocabulary of `init_from` differs from that in `config`.
+    """
+    if init_from is None:
+        return AutoModel.from_config(config)
+    check_vocabulary(config, init_from)
+    if not load_weights or torch.get_default_device().type == "meta":
+        return AutoModel.from_config(read_config(init_from), dtype=torch.float32)
+    return load_pretrained(AutoModel, init_from, dtype=torch.float32)
+
+
+def set_default_order(model: Model, training: TrainingArguments) -> None:
+    """
+    Set the default order of `generate`.
+
+    It is left to right after training with `left_to_right` (without `stride`) or `gaps_last`. After other training,
+    this default is removed if the initial model had it.
+    """
+    settings = model.generation_config
+    if training.orders in LEFT_TO_RIGHT_ORDERS and training.stride is None:
+        settings.order = "left_to_right"
+    elif settings.has_left_to_right_order:
+        settings.order = None

@@ -81,9 +81,8 @@ def command_line(script: str, argv: Sequence[str]) -> str:
 @contextmanager
 def one_line_errors(*kinds: type[Exception]) -> Iterator[None]:
     """
-    Exit with `error: MESSAGE` and status 1, without a traceback, if an exception is raised.
+    Exit with `error: MESSAGE` and status 1 if an exception of the given kinds is raised (`ValueError` and `OSError`).
 
-    This is a context manager and a decorator for exceptions of the given kinds, by default `ValueError` and `OSError`.
     If several processes fail, only the first prints its message. Before torch.distributed is initialized, only process
     0 of each machine prints its message.
     """

@@ -55,9 +55,7 @@ def atomic_folder(path: Path) -> Iterator[Path]:
         yield temporary
         publish_folder(temporary, path)
     except SafetensorError as error:  # for instance, because the disk is full
-        raise OSError(
-            f"{path} could not be written. Free disk space, or choose another folder. (Cause: {error})"
-        ) from error
+        raise OSError(f"{path} could not be written. Free disk space. (Cause: {error})") from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
 
@@ -107,18 +105,13 @@ def lock_folder(path: Path) -> Iterator[None]:
     """
     Lock a folder for this process. The lock ends with the process, even if the process is killed.
 
-    If the file system does not support locks, log a warning.
-
-    Raises:
-        ValueError: If another process has locked the folder.
+    Raise a `ValueError` if another process has locked the folder. Only warn if the file system has no locks.
     """
     lock = FileLock(path / ".lock")
     try:
         lock.acquire(blocking=False)
     except Timeout as error:
-        raise ValueError(
-            f"{path} is in use by another process. Wait until that process ends, stop it, or choose another folder."
-        ) from error
+        raise ValueError(f"{path} is in use by another process. Wait for it, or choose another folder.") from error
     except (OSError, NotImplementedError) as error:
         logger.warning("%s cannot be locked. Do not use it in two processes at the same time. (%s)", path, error)
     try:
@@ -137,11 +130,7 @@ def free_space(path: Path) -> int:
 
 
 def remove_incomplete(folder: Path) -> None:
-    """
-    Remove the temporary files and folders of processes that were killed while writing to `folder`.
-
-    If one cannot be removed, log a warning.
-    """
+    """Remove the temporary files and folders of processes that were killed while writing. Warn if this fails."""
     for path in folder.glob(".*.incomplete"):
         try:
             shutil.rmtree(path) if path.is_dir() else path.unlink()
@@ -167,20 +156,13 @@ def write_json(path: Path, content: Any) -> None:
 
 
 def read_json(path: Path, keys: Sequence[str], writer: str) -> dict[str, Any]:
-    """
-    Return the content of a JSON file. Raise a `ValueError` if one of `keys` is missing.
-
-    `writer` is the name of the command that writes such files, for the error message.
-    """
+    """Return the content of a JSON file of the command `writer`. Raise a `ValueError` if one of `keys` is missing."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
         raise ValueError(f"{path} is not a JSON file: {error}. Use a file that {writer} wrote.") from error
-    missing = [key for key in keys if not isinstance(content, dict) or key not in content]
-    if missing:
-        raise ValueError(
-            f"{path} has no {', '.join(missing)}, so it was not written by {writer}. Use a file that {writer} wrote."
-        )
+    if missing := [key for key in keys if not isinstance(content, dict) or key not in content]:
+        raise ValueError(f"{path} has no {', '.join(missing)}, so it was not written by {writer}. Use another file.")
     return content
 
 

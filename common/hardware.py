@@ -91,26 +91,16 @@ def check_precision(device: torch.device, mixed_precision: str) -> None:
     """
     Raise a `ValueError` for fp16 on a CPU, and for bf16 on an x86 CPU without bfloat16 instructions.
 
-    Accelerate 1.15 ignores fp16 on a CPU. Emulation of bfloat16 is up to 100 times slower. Other kinds of CPUs are not
-    checked for bf16.
+    Accelerate 1.15 ignores fp16 on a CPU. Emulation of bfloat16 is up to 100 times slower.
     """
-    if device.type == "cpu" and mixed_precision == "fp16":
-        raise ValueError("`mixed_precision` is fp16, which needs a GPU. Train in float32: --mixed_precision no.")
-    is_x86 = device.type == "cpu" and platform.machine().lower() in ("x86_64", "amd64")
-    if is_x86 and mixed_precision == "bf16" and not torch.cpu._is_avx512_bf16_supported():
-        raise ValueError(
-            "`mixed_precision` is bf16, but this CPU has no bfloat16 instructions. Train in float32: "
-            "--mixed_precision no."
-        )
+    is_x86 = platform.machine().lower() in ("x86_64", "amd64")
+    is_slow = mixed_precision == "bf16" and is_x86 and not torch.cpu._is_avx512_bf16_supported()
+    if device.type == "cpu" and (mixed_precision == "fp16" or is_slow):
+        raise ValueError(f"`mixed_precision` is {mixed_precision}, which this CPU lacks. Set `--mixed_precision no`.")
 
 
 def peak_flops(device: torch.device, mixed_precision: str) -> float | None:
-    """
-    Return the peak FLOPS of a device, or None if they are not known.
-
-    On a CPU, the speed of float32 matrix products is measured. On a GPU in 16-bit precision, the result is the entry of
-    the GPU in `GPUS`.
-    """
+    """Return the peak FLOPS of a CPU (measured) or of a GPU in 16-bit precision (see `GPUS`), or None if not known."""
     if device.type == "cpu":
         return product_speed()
     if device.type != "cuda" or mixed_precision not in ("bf16", "fp16"):
@@ -142,8 +132,7 @@ def keep_freed_memory() -> None:
     Let the C library keep freed memory for the next allocation, instead of returning it to the system.
 
     By default, glibc (Linux) returns large blocks at once. In each training step on a CPU, the system must then find
-    and clear new pages for the same tensors. The memory of the process no longer falls below its peak. With other C
-    libraries, this function does nothing.
+    and clear new pages for the same tensors. With other C libraries, this function does nothing.
     """
     if platform.libc_ver()[0] != "glibc":
         return

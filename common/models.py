@@ -28,19 +28,14 @@ def find_model(name_or_path: str | Path) -> str:
         ValueError: If the run is not finished, or if `name_or_path` is a file.
     """
     folder = Path(name_or_path).expanduser()
-    if (folder / "config.json").exists():
-        return str(folder)
-    if (folder / "model" / "config.json").is_file():
-        return str(folder / "model")
-    if (folder / "tokenizer").is_dir():
+    for path in (folder, folder / "model"):
+        if (path / "config.json").exists():
+            return str(path)
+    if folder.is_file() or (folder / "tokenizer").is_dir():
+        problem = "is a file" if folder.is_file() else "is a run that is not finished, so it has no model"
         raise ValueError(
-            f"The run in {folder} is not finished, so it has no model. To make a model from its newest checkpoint, run "
-            f"`python training/export_checkpoint.py {folder} OUTPUT_DIR`."
-        )
-    if folder.is_file():
-        raise ValueError(
-            f"{folder} is a file, not the folder of a model or a run. To make a model from a checkpoint, run `python "
-            f"training/export_checkpoint.py {folder} OUTPUT_DIR`."
+            f"{folder} {problem}. To make a model from a checkpoint, run `python training/export_checkpoint.py "
+            f"{folder} OUTPUT_DIR`."
         )
     return str(name_or_path)
 
@@ -55,14 +50,11 @@ def read_any_config(name_or_path: str | Path, **options: Any) -> PreTrainedConfi
     try:
         return AutoConfig.from_pretrained(name_or_path, trust_remote_code=False, **options)
     except OSError as error:
-        raise ValueError(
-            f"There is no model {str(name_or_path)!r}, neither as a folder nor on the Hub. Check the name. (Cause: "
-            f"{error})"
-        ) from error
+        raise ValueError(f"There is no model {str(name_or_path)!r}. Check the name. (Cause: {error})") from error
     except ValueError as error:
         raise ValueError(
-            f"The configuration of {str(name_or_path)!r} cannot be used. Check its config.json. Models with code of "
-            f"their own are not supported. (Cause: {error})"
+            f"The configuration of {str(name_or_path)!r} cannot be used. Models with code of their own are not "
+            f"supported. (Cause: {error})"
         ) from error
 
 

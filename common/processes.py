@@ -31,8 +31,7 @@ def start_accelerator(**options: Any) -> Accelerator:
     Return an `Accelerator`, and let PyTorch use all CPU cores.
 
     Raises:
-        ValueError: If several processes were launched, but Accelerate has not connected them, or if the launch file is
-            for GPUs, but there is none.
+        ValueError: If the launched processes are not connected, or if the launch file is for GPUs, but there is none.
     """
     launcher = launcher_options()
     if launcher is not None and not launcher.cpu and not torch.accelerator.is_available():
@@ -42,8 +41,7 @@ def start_accelerator(**options: Any) -> Accelerator:
     if launched != accelerator.num_processes:
         raise ValueError(
             f"{launched} processes were launched, but Accelerate has connected only {accelerator.num_processes}. "
-            "Launch the processes with torchrun, or with `accelerate launch` and a file of training/accelerate/. Both "
-            "set RANK, LOCAL_RANK and WORLD_SIZE."
+            "Launch them with torchrun, or with `accelerate launch` and a file of training/accelerate/."
         )
     if launcher is not None and accelerator.device.type == "cpu" and launcher.num_cpu_threads_per_process is None:
         torch.set_num_threads(max(num_cores() // accelerator.num_processes, 1))
@@ -52,12 +50,7 @@ def start_accelerator(**options: Any) -> Accelerator:
 
 
 def close_process_groups() -> None:
-    """
-    Close the process groups of torch.distributed, which ends their Gloo threads.
-
-    Otherwise, a thread could free the tensors of the last collective (that of `together`) while Python exits. This
-    would abort the process.
-    """
+    """Close the process groups. Otherwise, a Gloo thread may free tensors while Python exits, which aborts it."""
     if distributed.is_initialized():
         for group in _cpu_groups.values():
             distributed.destroy_process_group(group)
@@ -67,11 +60,7 @@ def close_process_groups() -> None:
 
 
 def must_use_cpu() -> bool:
-    """
-    Return the argument `cpu` of `Accelerator`.
-
-    It is True on MPS, which does not support float64, and for several processes without accelerators.
-    """
+    """Return True on MPS, which does not support float64, and for several processes without accelerators."""
     if torch.accelerator.is_available():
         return torch.accelerator.current_accelerator().type == "mps"
     return int(os.environ.get("WORLD_SIZE", "1")) > 1
@@ -109,11 +98,10 @@ def check_needs_no_gpu(launch_file: str | None) -> None:
 @contextmanager
 def together(accelerator: Accelerator) -> Iterator[None]:
     """
-    Run a block, and wait at its end until all processes have run it.
+    Run a block, and wait at its end until all processes have run it. If it fails in one process, the others exit.
 
     Collectives on GPUs time out after ten minutes, which is too short if one process writes files or generates texts
-    while the others wait. This function therefore waits in a group on the CPU with a time limit of seven days. If the
-    block fails in one process, the others exit without a message.
+    while the others wait. This function therefore waits in a group on the CPU.
     """
     error = None
     try:
@@ -161,6 +149,6 @@ def check_same_everywhere(**values: Any) -> None:
         for name, value in other.items():
             if value != expected[name]:
                 raise ValueError(
-                    f"`{name}` must be the same in all processes, but is {value} in process {process} and "
-                    f"{expected[name]} in process 0. Use the same `output_dir` and the same corpus on every machine."
+                    f"`{name}` is {value} in process {process}, but {expected[name]} in process 0. Use the same "
+                    "`output_dir` and the same corpus on every machine."
                 )

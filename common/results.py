@@ -23,12 +23,7 @@ WITHOUT_EFFECT = {
 
 
 def read_results(folder: Path) -> dict[str, Any] | None:
-    """
-    Return the content of `results.json` of a run, or None if there is no such file because the run is not finished.
-
-    Raises:
-        ValueError: If the file was not written by training/pretrain.py.
-    """
+    """Return the content of `results.json` of a run, or None if there is no such file: the run is not finished."""
     path = folder / "results.json"
     return read_json(path, ("arguments", "steps"), "training/pretrain.py") if path.exists() else None
 
@@ -36,10 +31,7 @@ def read_results(folder: Path) -> dict[str, Any] | None:
 def check_is_no_run(output_dir: Path) -> None:
     """Raise a `ValueError` if results would replace those of a training run."""
     if (output_dir / "tokenizer").is_dir():
-        raise ValueError(
-            f"`output_dir` ({output_dir}) is the folder of a training run, whose results.json would be replaced. "
-            "Choose another folder."
-        )
+        raise ValueError(f"`output_dir` ({output_dir}) is the folder of a training run. Choose another folder.")
 
 
 def settings_of_run(model: str | Path) -> dict[str, Any]:
@@ -57,15 +49,7 @@ def default_length(model: str, config: PreTrainedConfig) -> int | None:
 
 
 def read_finished_run(folder: Path) -> dict[str, Any]:
-    """
-    Return the content of `results.json` of a run.
-
-    Raises:
-        ValueError: If the run is not finished.
-    """
-    results = read_results(folder)
-    if results is None:
-        raise ValueError(
-            f"{folder} has no results.json, so the run is not finished. Run its command (training/pretrain.py) again."
-        )
+    """Return the content of `results.json` of a run. Raise a `ValueError` if the run is not finished."""
+    if (results := read_results(folder)) is None:
+        raise ValueError(f"{folder} has no results.json, so the run is not finished. Run its command again.")
     return results

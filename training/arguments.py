@@ -140,20 +140,12 @@ def order_settings(training: TrainingArguments) -> dict[str, Any]:
 
 
 def accumulation_steps(training: TrainingArguments, num_processes: int) -> int:
-    """
-    Return the number of forward passes per step in each process.
-
-    Raises:
-        ValueError: If the batch cannot be divided into passes of equal size.
-    """
+    """Return the number of forward passes per step in each process. Raise a `ValueError` if they are not equal."""
     per_device = training.per_device_batch_size
     divisor = num_processes * (per_device or 1)
     if training.batch_size % divisor:
-        factors = f"the number of processes ({num_processes})"
-        if per_device is not None:
-            factors = f"the product of {factors} and `per_device_batch_size` ({per_device})"
         raise ValueError(
-            f"`batch_size` must be a multiple of {divisor}, {factors}, but is {training.batch_size}. Change one of "
-            "them."
+            f"`batch_size` must be a multiple of the number of processes ({num_processes}) times "
+            f"`per_device_batch_size` ({per_device or 1}), but is {training.batch_size}. Change one of them."
         )
     return 1 if per_device is None else training.batch_size // divisor

@@ -50,12 +50,7 @@ class Checkpoint:
     names: set[str]
 
     def read(self, tensors: dict[str, torch.Tensor]) -> None:
-        """
-        Copy the tensors with the names in `tensors` from the checkpoint into `tensors`, in place.
-
-        Raises:
-            OSError: If the checkpoint cannot be read, for instance because its run has removed it.
-        """
+        """Copy the tensors with these names from the checkpoint, in place. Raise an `OSError` if it cannot be read."""
         try:
             if self.path.is_dir():
                 with warnings.catch_warnings():
@@ -67,8 +62,8 @@ class Checkpoint:
                     tensor.copy_(shard_like(file.get_tensor(name), tensor))
         except (SafetensorError, OSError, dcp.CheckpointException) as error:
             raise OSError(
-                f"{self.path} could not be read. If its run is still training, the run may have removed it: use a "
-                f"newer checkpoint, or one that `keep_every` keeps. (Cause: {_cause(error)})"
+                f"{self.path} could not be read. Use a newer checkpoint if its run has removed it. (Cause: "
+                f"{_cause(error)})"
             ) from error
 
 
@@ -78,9 +73,8 @@ class CheckpointWriter:
     Writer of the checkpoints of a run.
 
     A checkpoint becomes visible when it is complete. Older checkpoints are then removed, except for the newest
-    `keep` - 1 and those that `is_milestone` selects. Checkpoints from which the run cannot continue are removed first.
-    (If a run is extended, it continues from the checkpoint before its decay, `resumed_from`.) If a checkpoint cannot be
-    written, for instance because the disk is full, all older checkpoints are kept.
+    `keep` - 1 and those that `is_milestone` selects. Checkpoints from which the run cannot continue are removed first:
+    an extended run continues from the checkpoint before its decay, `resumed_from`.
     """
 
     folder: Path
@@ -131,12 +125,7 @@ class CheckpointWriter:
             raise self._not_written(path, error) from error
 
     def remove_older(self, newest: Path) -> None:
-        """
-        Remove checkpoints with lower steps than `newest`. Keep the newest `keep` - 1 of them, and all milestones.
-
-        A checkpoint of the same step in the other format (file or folder) is also removed. Checkpoints from which the
-        run cannot continue are removed first.
-        """
+        """Remove older checkpoints than `newest` (see the class), and that of the same step in the other format."""
         step, paths = step_of(newest), [path for path in reversed(checkpoints_in(self.folder)) if path != newest]
         self._written.add(step)
         older = [path for path in paths if step_of(path) < step]
@@ -196,10 +185,7 @@ def load_newest_checkpoint(
     """
     Return the newest valid checkpoint for which `can_continue` returns True, or None.
 
-    Damaged checkpoints are skipped with a warning.
-
-    Raises:
-        OSError: If there are checkpoints, but all of them are damaged.
+    Damaged checkpoints are skipped with a warning. Raise an `OSError` if all checkpoints are damaged.
     """
     damaged: list[str] = []
     for path in reversed(checkpoints_in(folder)):
@@ -212,9 +198,7 @@ def load_newest_checkpoint(
         if can_continue(checkpoint):
             return checkpoint
     if damaged and len(damaged) == len(checkpoints_in(folder)):
-        raise OSError(
-            f"None of the checkpoints in {folder} can be read: {', '.join(damaged)}. To start anew, remove them."
-        )
+        raise OSError(f"All checkpoints in {folder} are damaged: {', '.join(damaged)}. To start anew, remove them.")
     return None
 
 
@@ -244,9 +228,7 @@ def load_checkpoint(path: Path) -> Checkpoint:
         if not is_intact:
             raise ValueError("its content does not match its checksums")
     except (SafetensorError, OSError, ValueError, KeyError) as error:
-        raise ValueError(
-            f"{path} is damaged, or was removed while it was read. Use another checkpoint. (Cause: {error})"
-        ) from error
+        raise ValueError(f"{path} is damaged or removed. Use another checkpoint. (Cause: {error})") from error
     return Checkpoint(path, step_of(path), json.loads(state), names)
 
 

@@ -49,8 +49,12 @@ class Arguments(Options):
 
     launch: Path = option(ROOT / "training" / "accelerate" / "ddp.yaml", "Launch file of Accelerate.")
     num_processes: int | None = option(None, "Number of GPUs; defaults to that in `launch`.", least=1)
-    gpu: str = option("H100 80GB", f"Name of the GPU, or whole words of it. Known GPUs: {', '.join(GPUS)}.")
-    gpu_memory: float | None = option(None, "Memory of each GPU, in GB; defaults to that of `gpu`.", least=0)
+    gpu: str | None = option(
+        None,
+        "Name of the GPU, or whole words of it; defaults to the GPU of this machine, or to H100 80GB if it has none. "
+        f"Known GPUs: {', '.join(GPUS)}.",
+    )
+    gpu_memory: float | None = option(None, "Memory of each GPU, in GB; defaults to that of the GPU.", least=0)
     mfu: float = option(0.4, "Assumed fraction of the GPU's peak FLOPS in 16-bit precision.", least=1e-3, below=1)
 
 
@@ -101,24 +105,27 @@ def estimate_run(
         "memory per GPU": f"{memory / 1e9:,.1f} of {available:g} GB",
         "disk": disk,
     }
-    problems = []
-    if memory > available * 1e9:
-        problems.append(
-            "Memory: decrease `per_device_batch_size`, set `activation_checkpointing` to selective or full, or shard "
-            "the weights (`--launch training/accelerate/fsdp2.yaml`)."
-        )
-    if not is_free:
-        problems.append("Disk: free some space, decrease `save_total_limit`, or increase `keep_every`.")
-    return values, problems
+    too_small = {
+        "Memory: decrease `per_device_batch_size`, set `activation_checkpointing` to selective or full, or shard the "
+        "weights (`--launch training/accelerate/fsdp2.yaml`).": memory > available * 1e9,
+        "Disk: free some space, decrease `save_total_limit`, or increase `keep_every`.": not is_free,
+    }
+    return values, [advice for advice, is_true in too_small.items() if is_true]
 
 
-def find_gpu(words: str) -> tuple[str, GPU]:
-    """Return the name and the properties of the GPU in `GPUS` whose name contains `words`."""
+def find_gpu(words: str | None) -> tuple[str, GPU]:
+    """Return the name and the properties of the GPU whose name contains `words`, or of the GPU of this machine."""
+    if words is None and torch.cuda.is_available():
+        words, memory = torch.cuda.get_device_name(), torch.cuda.mem_get_info()[1] / 1e9
+        if words in GPUS:
+            return words, GPUS[words]._replace(memory=round(memory, 1))
+    words = words or "H100 80GB"
     found = [name for name in GPUS if re.search(rf"\b{re.escape(words)}\b", name, re.IGNORECASE)]  # not H200 for H20
-    if not found:
-        raise ValueError(f"`gpu` must be whole words of one of {', '.join(GPUS)}, but is {words!r}.")
-    if len({GPUS[name] for name in found}) > 1:
-        raise ValueError(f"`gpu` is {words!r}, but these GPUs differ: {', '.join(found)}. Write more of the name.")
+    if len({GPUS[name] for name in found}) != 1:
+        names = ", ".join(found or GPUS)
+        raise ValueError(
+            f"`gpu` must be words that stand for one of {names}, but is {words!r}. Write more of the name."
+        )
     return found[0], GPUS[found[0]]
 
 
@@ -138,18 +145,17 @@ def read_launch(options: Arguments) -> dict[str, Any]:
     given = read_yaml(options.launch)
     if not isinstance(given, dict):
         raise ValueError(
-            f"`launch` must be a configuration file of Accelerate, but {options.launch} contains {given!r}."
+            f"`launch` must be a file as in training/accelerate/, but {options.launch} contains {given!r}."
         )
-    launch = {"distributed_type": "NO", "num_processes": 1, "mixed_precision": "no"} | given
+    launch = {"distributed_type": "NO", "num_processes": 1, "mixed_precision": "no", "num_shards": 1} | given
     num_processes = launch["num_processes"] = options.num_processes or launch["num_processes"]
-    launch["num_shards"] = 1
     if launch["distributed_type"] == "FSDP":
         sizes = launch.get("parallelism_config") or {"parallelism_config_dp_shard_size": num_processes}
         launch["num_shards"] = sizes.get("parallelism_config_dp_shard_size", 1)
-    if num_processes % launch["num_shards"]:
+    if num_processes % (num_shards := launch["num_shards"]):
         raise ValueError(
-            f"`num_processes` must be a multiple of the number of shards in {options.launch} ({launch['num_shards']}), "
-            f"but is {num_processes}. Change `num_processes`, or `parallelism_config_dp_shard_size` in the file."
+            f"`num_processes` must be a multiple of {num_shards}, the number of shards "
+            f"(parallelism_config_dp_shard_size in {options.launch}), but is {num_processes}. Change one of them."
         )
     return launch
 

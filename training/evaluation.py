@@ -66,8 +66,7 @@ def _decoder_nats(model: AOGPTForAnyOrderLM, sequences: list[list[int]], numbers
     """
     Return two sums over all tokens of the negative log-likelihoods in nats: left to right, and in random orders.
 
-    `numbers` are the indices of the sequences in the dataset. The random order of a sequence depends only on its
-    index.
+    The random order of a sequence depends only on its number in the dataset.
     """
     features = [{"input_ids": ids, "order_seed": number} for ids, number in zip(sequences, numbers, strict=True)]
     batch = DataCollatorForAnyOrderLM(left_to_right_fraction=0.0, seed=ORDER_SEED)(features)

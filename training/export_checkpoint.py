@@ -26,11 +26,8 @@ def find_checkpoint(path: Path) -> Checkpoint:
     """Load a checkpoint, or the newest checkpoint of a run. Raise a `ValueError` if there is no checkpoint."""
     if path.is_file() or (path / STATE_FILE).exists():
         return load_checkpoint(path)
-    checkpoint = load_newest_checkpoint(path)
-    if checkpoint is None:
-        raise ValueError(
-            f"{path} is neither a checkpoint nor the folder of a run with a valid checkpoint. Check the path."
-        )
+    if (checkpoint := load_newest_checkpoint(path)) is None:
+        raise ValueError(f"{path} is neither a checkpoint nor the folder of a run with a checkpoint. Check the path.")
     return checkpoint
 
 
@@ -40,12 +37,8 @@ def main(argv: list[str]) -> None:
     parser = Parser((), description="Make a model folder from a checkpoint of a training run.")
     parser.add_argument("checkpoint", type=Path, help="checkpoint of a run, or the folder of the run")
     parser.add_argument("output_dir", type=Path, help="new or empty folder for the model")
-    parser.add_argument(
-        "--weights",
-        choices=PREFIXES,
-        default="ema",
-        help="ema: moving averages of the weights. live: weights of the last step.",
-    )
+    weights_help = "ema: moving averages of the weights. live: weights of the last step."
+    parser.add_argument("--weights", choices=PREFIXES, default="ema", help=weights_help)
     (arguments,) = parser.parse(argv)
     check_empty_folder(arguments.output_dir)
     checkpoint = find_checkpoint(arguments.checkpoint)

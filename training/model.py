@@ -67,13 +67,7 @@ def distribute(accelerator: Accelerator, objective: Objective, optimizer: Optimi
 def check_tokenizer(
     tokenizer: PreTrainedTokenizerBase, model: Architecture, data: DataArguments, training: TrainingArguments
 ) -> None:
-    """
-    Check a given tokenizer.
-
-    Raises:
-        ValueError: If the model cannot have this vocabulary, if the vocabulary differs from that of the model
-            `init_from`, or if the folder of that model contains another tokenizer.
-    """
+    """Raise a `ValueError` if the model cannot have a given tokenizer, or if `init_from` has another one."""
     if data.vocab_size not in (DataArguments.vocab_size, len(tokenizer)):
         logger.warning("`vocab_size` has no effect, because the tokenizer is that of %s. Remove it.", data.tokenizer)
     config, init_from = build_config(model, **vocabulary_arguments(tokenizer)), training.init_from
@@ -82,8 +76,7 @@ def check_tokenizer(
     has_tokenizer = init_from != data.tokenizer and (Path(init_from) / "tokenizer_config.json").exists()
     if has_tokenizer and load_tokenizer(init_from).get_vocab() != tokenizer.get_vocab():
         raise ValueError(
-            f"The tokenizer {data.tokenizer!r} differs from that of the model in {init_from}. Remove `tokenizer` to "
-            "use the tokenizer of the model."
+            f"`tokenizer` ({data.tokenizer}) differs from that of the model in {init_from}. Remove `tokenizer`."
         )
     check_vocabulary(config, init_from)
 
@@ -104,11 +97,7 @@ def make_model(config: AOGPTConfig, init_from: str | None, load_weights: bool = 
     """
     Return a model with random weights, or the model `init_from` in float32.
 
-    Without `load_weights`, only the configuration is taken from `init_from`, and the weights are random. If the default
-    device is `meta`, the weights contain no data.
-
-    Raises:
-        ValueError: If the vocabulary of `init_from` differs from that in `config`.
+    Without `load_weights`, or on the default device `meta`, only the configuration is taken from `init_from`.
     """
     if init_from is None:
         return AutoModel.from_config(config)
@@ -119,12 +108,7 @@ def make_model(config: AOGPTConfig, init_from: str | None, load_weights: bool = 
 
 
 def set_default_order(model: Model, training: TrainingArguments) -> None:
-    """
-    Set the default order of `generate`.
-
-    It is left to right after training with `left_to_right` (without `stride`) or `gaps_last`. After other training,
-    this default is removed if the initial model had it.
-    """
+    """Make left to right the default order of `generate` after such a training, and remove it after another one."""
     settings = model.generation_config
     if training.orders in LEFT_TO_RIGHT_ORDERS and training.stride is None:
         settings.order = "left_to_right"

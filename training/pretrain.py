@@ -367,17 +367,16 @@ class Pretraining:
             self.checkpoints.wait()  # raises the error, unless only other processes know it
             raise OSError(
                 f"Another process could not write a checkpoint in {training.output_dir}. Older checkpoints are intact. "
-                "Free disk space or correct the folder's permissions, and run the same command again."
+                "Free disk space, and run the same command again."
             )
         if not math.isfinite(mean_loss) or (self.accelerator.scaler is None and not math.isfinite(gradient_norm)):
             samples = range(step * training.batch_size, (step + 1) * training.batch_size)
             rows = training_samples(self.data, training.seed).row_numbers(list(samples))
             raise FloatingPointError(
                 f"Loss and gradient must be finite, but at step {step}, the loss is {mean_loss} and the norm of its "
-                f"gradient is {gradient_norm}. Start a new run in another `output_dir`, with a lower `learning_rate` "
-                f"or more `warmup_steps`. It can start from an exported checkpoint (`init_from`): all checkpoints in "
-                f"{training.output_dir} are from earlier steps. The batch contains samples {samples[0]} "
-                f"to {samples[-1]}, which are the training sequences with the indices {rows}."
+                f"gradient is {gradient_norm}. Start a new run with a lower `learning_rate` or more `warmup_steps`, "
+                f"from scratch or from an earlier checkpoint in {training.output_dir} (training/export_checkpoint.py). "
+                f"The batch has the samples {samples[0]} to {samples[-1]}, which are the training sequences {rows}."
             )
         self.progress.losses.append(mean_loss)
         self.gradient_norms[step] = gradient_norm
@@ -459,10 +458,7 @@ class Pretraining:
         training, progress = self.training, self.progress
         checkpoint = load_newest_checkpoint(training.output_dir, lambda checkpoint: checkpoint.step == progress.step)
         if checkpoint is None:
-            raise OSError(
-                f"The checkpoint of step {progress.step} in {training.output_dir} is missing or damaged. Run the same "
-                "command again."
-            )
+            raise OSError(f"The checkpoint of step {progress.step} is damaged. Run the same command again.")
         model = load_checkpoint_model(checkpoint)
         (training.output_dir / "results.json").unlink(missing_ok=True)  # of a shorter run, with other weights
         save_model(model, self.data.tokenizer, training.output_dir / "model")

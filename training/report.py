@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from common.files import write_json, write_text
@@ -89,7 +88,8 @@ def plot_run(results: dict[str, Any], path: Path) -> None:
     training, held_out = figure.subplots(1, 2)
     curve, evaluations = results["loss_curve"], results["evaluations"]
     training.plot(curve["step"], curve["loss"], color=GREY, linewidth=1.2)
-    label_axes(training, "Training loss", "nats per token", results["steps"])
+    training.set(xlabel="step", ylabel="nats per token", xlim=(0, results["steps"]))
+    style_axes(training, "Training loss")
     training.set_yscale("log")  # on a linear axis, the large loss of the first steps would hide later changes
     label_log_axis(training.yaxis, FINE_TICKS)
 
@@ -98,12 +98,7 @@ def plot_run(results: dict[str, Any], path: Path) -> None:
             steps, values = zip(*((scores["step"], scores[key]) for scores in evaluations), strict=True)
             label = f"{ORDER_KINDS[key]}: {values[-1]:.3f}"
             held_out.plot(steps, values, color=color, marker="o", markersize=3.5, label=label)
-    label_axes(held_out, "Held-out text, averaged weights", "bits per byte", results["steps"])
+    held_out.set(xlabel="step", ylabel="bits per byte", xlim=(0, results["steps"]))
+    style_axes(held_out, "Held-out text, averaged weights")
     held_out.legend(frameon=False)
     save_figure(figure, path)
-
-
-def label_axes(axes: Axes, title: str, unit: str, num_steps: int) -> None:
-    """Label axes that plot values against the steps of a run."""
-    axes.set(xlabel="step", ylabel=unit, xlim=(0, num_steps))
-    style_axes(axes, title)

@@ -23,21 +23,15 @@ def check_sharding(accelerator: Accelerator) -> None:
     if accelerator.distributed_type != DistributedType.FSDP:
         return
     if accelerator.state.fsdp_plugin.fsdp_version != 2:
-        raise ValueError(
-            "FSDP of version 1 is not supported. Use version 2, as in training/accelerate/fsdp2.yaml (or pass "
-            "`--fsdp_version 2` to `accelerate launch`)."
-        )
+        raise ValueError("FSDP of version 1 is not supported. Use version 2, as in training/accelerate/fsdp2.yaml.")
     if not is_torch_version(">=", "2.9.0"):
-        raise ValueError(
-            f"PyTorch {torch.__version__} cannot write sharded checkpoints as safetensors. Install PyTorch 2.9 or "
-            "later, or train with DDP."
-        )
+        raise ValueError(f"FSDP2 needs PyTorch 2.9, but this is {torch.__version__}. Upgrade it, or train with DDP.")
     plugin = accelerator.state.dynamo_plugin
     is_compiled = plugin.backend != DynamoBackend.NO and plugin.use_regional_compilation
     if is_compiled and not hasattr(accelerate.accelerator, "compile_regions_fsdp2"):
         raise ValueError(
-            f"Accelerate {accelerate.__version__} cannot compile the layers of a sharded model. Run `pip install "
-            "--upgrade accelerate`, or turn compilation off with `--dynamo_backend no`."
+            f"Accelerate {accelerate.__version__} cannot compile the layers of a sharded model. Upgrade it, or set "
+            "`--dynamo_backend no`."
         )
 
 
@@ -73,11 +67,7 @@ def gets_weights(accelerator: Accelerator) -> bool:
 
 @contextmanager
 def gathered(module: nn.Module, accelerator: Accelerator) -> Iterator[None]:
-    """
-    Context manager in which every process has all weights of a sharded module, in the precision of training.
-
-    Processes can then make different forward passes. The weights of a module that is not sharded are not changed.
-    """
+    """Context manager in which every process has all weights of a sharded module, in the precision of training."""
     root, *layers = [part for part in module.modules() if isinstance(part, FSDPModule)] or [None]
     if root is None:
         yield

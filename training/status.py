@@ -29,13 +29,7 @@ class StepStatus:
             self._copied.record()
 
     def read(self) -> tuple[float, float, int, bool]:
-        """
-        Wait for the step, and return its status over all processes.
-
-        Returns:
-            The mean loss; the gradient norm; the stop signal that any process received, or 0; and whether any process
-            could not write its last checkpoint.
-        """
+        """Wait for the step. Return the mean loss, and the other values (see the class) over all processes."""
         if self._copied is not None:
             self._copied.synchronize()
         losses, norms, signals, failures = self._values.cpu().unbind(1)

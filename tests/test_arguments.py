@@ -148,6 +148,8 @@ def test_errors_of_unknown_keys_suggest_the_nearest_key(config: Path, key: str, 
         ("max_steps: [200, 300]", r"`max_steps` .*single value.*\['200', '300'\]"),
         ("validation_files: {a: b}", "`validation_files` .*single value"),
         (f"output_dir: {__file__}", "`output_dir` .*is a file"),
+        ("output_dir: .", "`output_dir` is empty"),
+        ("tokenizer: runs/my_run/tokenizer", "`tokenizer` .*the folder to which"),
     ],
 )
 def test_wrong_values_and_contradictions_are_errors(config: Path, line: str, message: str) -> None:
@@ -455,31 +457,6 @@ def test_a_wrong_base_is_an_error(tmp_path: Path, line: str, message: str) -> No
         parse_arguments([str(folder / "top.yaml")])
 
 
-FRACTION = ("left_to_right_fraction", "final_left_to_right_fraction", "left_to_right_steps")
-
-
-@pytest.mark.parametrize(
-    ("name", "base", "differences"),
-    [
-        ("small_rotary", "small", {"position_encoding", *FRACTION}),
-        ("medium_rotary", "medium", {"position_encoding", *FRACTION}),
-        ("small_released", "small", {"batch_size", "max_steps"}),
-        ("medium_released", "medium", {"batch_size", "max_steps"}),
-        ("small_encoder", "small", {"architecture", "objective", "left_to_right_fraction"}),
-        ("medium_encoder", "medium", {"architecture", "objective", "left_to_right_fraction"}),
-        (
-            *("medium_sedd", "medium_encoder"),
-            {"objective", "target_injection", "position_encoding", "norm", "norm_bias"}
-            | {"qk_norm", "attention_bias", "attention_output_bias", "hidden_act"},
-        ),
-    ],
-)
-def test_variants_of_recipes_differ_only_as_their_names_say(name: str, base: str, differences: set[str]) -> None:
-    folder = CONFIGS[0].parent
-    one, other = (to_settings(*parse_arguments([str(folder / f"{stem}.yaml")])) for stem in (name, base))
-    assert {key for key in one if one[key] != other[key]} == differences | {"output_dir"}
-
-
 @pytest.mark.parametrize(
     ("name", "released"),
     [("small", AOGPT), ("small_sigma_gpt", SIGMA_GPT), ("small_radd", RADD), ("small_sedd", SEDD)],
@@ -488,15 +465,3 @@ def test_recipes_have_the_released_architectures(name: str, released: ReleasedAr
     model, _, training = parse_arguments([str(CONFIGS[0].parent / f"{name}.yaml")])
     assert released.settings.items() <= build_config(model).to_dict().items()
     assert (training.objective == "score_entropy") == (released is SEDD)
-
-
-@pytest.mark.parametrize(
-    ("key", "option"),
-    [
-        ("decay_steps", "--learning_rate_schedule=warmup_stable_decay"),
-        ("left_to_right_steps", "--final_left_to_right_fraction=0"),
-    ],
-)
-def test_defaults_of_a_run_of_one_step(config: Path, key: str, option: str) -> None:
-    training = parse_arguments([*add_lines(config, "max_steps: 1", "warmup_steps: 0"), option])[2]
-    assert getattr(training, key) == 1

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator
 from concurrent import futures
 from pathlib import Path
 from typing import Any
-from unittest.mock import Mock
 
 import pytest
 import torch
@@ -98,26 +97,13 @@ def test_checkpoints_are_read_back_exactly(tmp_path: Path) -> None:
         torch.testing.assert_close(tensor, TENSORS[name], rtol=0, atol=0)
 
 
-def test_the_newest_checkpoints_are_kept(tmp_path: Path) -> None:
-    assert load_newest_checkpoint(tmp_path) is None
-    for step in (9, 10, 100):
-        save(tmp_path, step, keep=2)
-    assert [path.name for path in checkpoints_in(tmp_path)] == [
-        "checkpoint-00000010.safetensors",
-        "checkpoint-00000100.safetensors",
-    ]
-    save(tmp_path, 101, keep=1)
-    assert [path.name for path in tmp_path.iterdir()] == ["checkpoint-00000101.safetensors"]
-    (tmp_path / "checkpoint-original").mkdir()  # of the user
-    assert [step_of(path) for path in checkpoints_in(tmp_path)] == [101]
-
-
-@pytest.mark.parametrize("keep", range(1, 10))
+@pytest.mark.parametrize("keep", [1, 2, 9])
 def test_the_number_of_kept_checkpoints(tmp_path: Path, keep: int) -> None:
+    assert load_newest_checkpoint(tmp_path) is None
+    (tmp_path / "checkpoint-original").mkdir()  # of the user
     for step in range(1, 13):
         save(tmp_path, step, keep)
-        steps = [int(path.stem.removeprefix("checkpoint-")) for path in checkpoints_in(tmp_path)]
-        assert steps == list(range(1, step + 1))[-keep:]
+        assert [step_of(path) for path in checkpoints_in(tmp_path)] == list(range(1, step + 1))[-keep:]
 
 
 def test_milestones_are_never_removed(tmp_path: Path) -> None:
@@ -168,7 +154,7 @@ def test_it_is_an_error_if_all_checkpoints_are_damaged(tmp_path: Path, is_folder
             (tmp_path / f"checkpoint-{step:08d}" / "state.json").write_text('{"progress": {"step": 2}}')
         else:
             cut_short(save(tmp_path, step))
-    with pytest.raises(OSError, match=r"None of the checkpoints .*-00000002\S*, checkpoint-00000001\S*\. .*remove"):
+    with pytest.raises(OSError, match=r"-00000002\S*, checkpoint-00000001\S*\. .*remove"):
         load_newest_checkpoint(tmp_path)
 
 
@@ -182,20 +168,12 @@ def test_a_damaged_newer_checkpoint_does_not_count_as_kept(tmp_path: Path) -> No
     assert load_newest_checkpoint(tmp_path, lambda checkpoint: False) is None
 
 
-def test_files_without_a_checksum_are_skipped(tmp_path: Path) -> None:
-    from safetensors.torch import save_file
-
-    save(tmp_path, 1)
-    save_file(TENSORS, tmp_path / "checkpoint-00000002.safetensors")
-    assert load_newest_checkpoint(tmp_path).step == 1
-
-
 def test_a_full_disk_is_reported_and_keeps_the_previous_checkpoint(tmp_path: Path) -> None:
     save(tmp_path, 1, keep=1)
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, limits[1]))  # limits the size of files
     try:
-        with pytest.raises(OSError, match=r"0002.safetensors could not be written: .*\([\d,]+ bytes are free\)"):
+        with pytest.raises(OSError, match=r"0002.safetensors .*bytes are free"):
             CheckpointWriter(tmp_path, keep=1).save(2, {"weights.a": torch.ones(10_000)}, {})
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
@@ -307,7 +285,7 @@ def test_a_failed_write_of_a_sharded_checkpoint_is_reported_and_keeps_the_previo
     writer = start_saving(tmp_path, 2, TENSORS, keep=1)
     futures.wait([writer._saving[-1]])
     assert writer.has_failed()
-    message = r"checkpoint-00000002 could not be written: No space left on device \("
+    message = "checkpoint-00000002 .*No space left on device"
     with pytest.raises(OSError, match=message):
         writer.wait()
     with pytest.raises(OSError, match=message):
@@ -321,8 +299,7 @@ def test_an_error_of_the_background_writer_is_reported_if_the_folder_is_gone(tmp
     writer = CheckpointWriter(tmp_path / "run", keep=1)
     writer._saving = tmp_path / "run" / "checkpoint-00000002", futures.Future()
     writer._saving[-1].set_exception(RuntimeError("Connection closed"))
-    message = r"checkpoint-00000002 could not be written: Connection closed \(\S*run cannot be read\)\. "
-    with pytest.raises(OSError, match=message):
+    with pytest.raises(OSError, match=r"checkpoint-00000002 .*Connection closed"):
         writer.wait()
 
 
@@ -358,7 +335,7 @@ def test_a_checkpoint_that_is_removed_while_it_is_read_is_an_error(tmp_path: Pat
     checkpoint = load_newest_checkpoint(tmp_path)
     for path in checkpoint.path.glob("shard*") if is_folder else [checkpoint.path]:
         path.unlink()
-    with pytest.raises(OSError, match=r"checkpoint-00000001.* could not be read\. If its run is .*\(Cause: "):
+    with pytest.raises(OSError, match=r"checkpoint-00000001.* could not be read"):
         read(checkpoint)
 
 
@@ -378,17 +355,7 @@ def test_an_old_checkpoint_that_cannot_be_removed_is_a_warning(
         else:
             save(tmp_path, step, keep=1)
     assert [step_of(path) for path in checkpoints_in(tmp_path)] == [1, 2]
-    (warning,) = (record.getMessage() for record in caplog.records if record.levelno == logging.WARNING)
-    assert re.search(r"checkpoint-00000001\S* could not be removed\..*not allowed", warning)
-
-
-def test_the_warning_names_the_path_of_an_old_checkpoint_that_is_left(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    (tmp_path / "checkpoint-00000001").mkdir()
-    monkeypatch.setattr("shutil.rmtree", Mock(side_effect=PermissionError("not allowed")))
-    save(tmp_path, 2, keep=1)
-    assert f"{tmp_path / '.checkpoint-00000001.incomplete'} could not be removed." in caplog.text
+    assert re.search(r"checkpoint-00000001\S* could not be removed\..*not allowed", caplog.text)
 
 
 # ---------------------------------------------------------------------------------------------------------- signals
@@ -419,14 +386,6 @@ def test_further_sigterms_are_ignored() -> None:
         for _ in range(3):
             os.kill(os.getpid(), signal.SIGTERM)
         assert stop.signal == signal.SIGTERM
-
-
-@pytest.mark.usefixtures("_ctrl_c")
-def test_handlers_are_restored() -> None:
-    before = [signal.getsignal(known) for known in SIGNALS]
-    with StopRequest():
-        assert signal.getsignal(signal.SIGTERM) != before[0]
-    assert [signal.getsignal(known) for known in SIGNALS] == before
 
 
 def test_a_checkpoint_replaces_that_of_the_same_step_in_the_other_format(tmp_path: Path) -> None:

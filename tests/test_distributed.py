@@ -262,22 +262,12 @@ def test_versions_that_are_too_old_for_sharding_are_errors(
     with monkeypatch.context() as patch:
         patch.setattr(sharding, "is_torch_version", lambda *arguments: False)
         is_error = kind is DistributedType.FSDP
-        with pytest.raises(ValueError, match=r"Install PyTorch 2.9 or later") if is_error else nullcontext():
+        with pytest.raises(ValueError, match=r"PyTorch 2.9") if is_error else nullcontext():
             check_sharding(given)
     monkeypatch.delattr(accelerator, "compile_regions_fsdp2")
     is_error = kind is DistributedType.FSDP and is_regional
-    with pytest.raises(ValueError, match=r"cannot compile the layers.*--upgrade") if is_error else nullcontext():
+    with pytest.raises(ValueError, match="compile the layers") if is_error else nullcontext():
         check_sharding(given)
-
-
-def test_other_kinds_of_sharding_are_errors() -> None:
-    given = SimpleNamespace(
-        distributed_type=DistributedType.FSDP, state=SimpleNamespace(fsdp_plugin=SimpleNamespace(fsdp_version=1))
-    )
-    with pytest.raises(ValueError, match=r"FSDP of version 1 is not supported. Use version 2"):
-        check_sharding(given)
-    with pytest.raises(ValueError, match=r"DEEPSPEED is not supported. Use DDP or FSDP2"):
-        check_sharding(SimpleNamespace(distributed_type=DistributedType.DEEPSPEED))
 
 
 def test_several_processes_report_an_error_once(config: Path, tmp_path: Path) -> None:

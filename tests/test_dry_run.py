@@ -2,10 +2,12 @@
 # SPDX-License-Identifier: Apache-2.0
 import re
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import torch
 
 from modeling_aogpt import AOGPTForAnyOrderLM, MDMEncoderConfig
 from training.command_line import parse_arguments
@@ -13,32 +15,31 @@ from training.dry_run import main, read_model_config
 from training.tracking import flops_per_token
 
 FOLDER = Path(__file__).parents[1] / "training"
+FSDP2, HSDP = (f"--launch={FOLDER / 'accelerate' / name}.yaml" for name in ("fsdp2", "hsdp_nodes"))
+Estimate = Callable[..., dict[str, str]]
 
 
-def estimate(
-    folder: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    *options: str,
-    name: str = "medium",
-) -> dict[str, str]:
-    """Run the command for a recipe with a vocabulary that needs no download. Return the rows of the table."""
-    path = folder / "run.yaml"
-    path.write_text(f"base: {FOLDER / 'configs' / name}.yaml\ntokenizer: null\nvocab_size: 50304\n")
+@pytest.fixture
+def estimate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Estimate:
+    """Return a function that runs the command for the medium model, and returns the rows of the table."""
+    path = tmp_path / "run.yaml"
+    path.write_text(f"base: {FOLDER / 'configs' / 'medium'}.yaml\ntokenizer: null\nvocab_size: 50304\n")
     monkeypatch.setattr("shutil.disk_usage", lambda path: SimpleNamespace(free=10**11))
-    monkeypatch.setattr(sys, "argv", ["dry_run.py", str(path), f"--output_dir={folder / 'run'}", *options])
-    main()
-    return dict(re.findall(r"^\| (\w.*?) \| (.*?) \|$", capsys.readouterr().out, re.MULTILINE))
+
+    def run(*options: str) -> dict[str, str]:
+        monkeypatch.setattr(sys, "argv", ["dry_run.py", str(path), f"--output_dir={tmp_path / 'run'}", *options])
+        main()
+        return dict(re.findall(r"^\| (\w.*?) \| (.*?) \|$", capsys.readouterr().out, re.MULTILINE))
+
+    return run
 
 
 def gigabytes(rows: dict[str, str]) -> float:
     return float(rows["memory per GPU"].split()[0])
 
 
-def test_estimate_of_the_papers_medium_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    rows = estimate(tmp_path, monkeypatch, capsys, "--keep_every=100000", "--gpu=H200", "--mfu=0.5")
+def test_estimate_of_the_papers_medium_run(estimate: Estimate, tmp_path: Path) -> None:
+    rows = estimate("--keep_every=100000", "--gpu=H200", "--mfu=0.5")
     config = read_model_config(*parse_arguments([str(tmp_path / "run.yaml")]))
     flops = 500_000 * 2**19 * flops_per_token(config, 1024)
     days = flops / (8 * 989.4e12 * 0.5) / 86400
@@ -51,27 +52,15 @@ def test_estimate_of_the_papers_medium_run(
     assert rows["memory per GPU"].endswith(" of 141 GB")
     assert rows["disk"] == "8 checkpoints of 6.8 GB, model of 1.7 GB; 100 GB are free"
     assert not (tmp_path / "run").exists()
-
-
-def test_the_checkpoint_before_the_decay_is_kept(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    rows = estimate(tmp_path, monkeypatch, capsys, "--learning_rate_schedule=warmup_stable_decay")
+    rows = estimate("--learning_rate_schedule=warmup_stable_decay")  # the checkpoint before the decay is also kept
     assert rows["disk"].startswith("4 checkpoints of 6.8 GB,")
 
 
-def test_sharding_and_recomputation_take_less_memory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_sharding_and_recomputation_take_less_memory(estimate: Estimate) -> None:
+    full = "--activation_checkpointing=full"
     sizes = [
-        gigabytes(estimate(tmp_path, monkeypatch, capsys, *options, "--num_processes=8", "--gpu_memory=99"))
-        for options in (
-            ["--mixed_precision=no"],
-            [],
-            ["--activation_checkpointing=selective"],
-            ["--activation_checkpointing=full"],
-            ["--activation_checkpointing=full", f"--launch={FOLDER / 'accelerate' / 'fsdp2.yaml'}"],
-        )
+        gigabytes(estimate(*options, "--num_processes=8", "--gpu_memory=99"))
+        for options in (["--mixed_precision=no"], [], ["--activation_checkpointing=selective"], [full], [full, FSDP2])
     ]
     assert sizes == sorted(sizes, reverse=True)
     # 26 bytes per parameter, with buckets and 16-bit weights; 4 bytes per value at the borders of 24 blocks, of 8192
@@ -84,72 +73,58 @@ def test_sharding_and_recomputation_take_less_memory(
     assert sizes[4] == pytest.approx((20 / 8 * 425_804_928 + pass_bytes + 6 * gathered) / 1e9, abs=0.06)
 
 
-def test_hybrid_sharding_divides_the_states_among_the_gpus_of_a_machine(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    sizes = {
-        gigabytes(estimate(tmp_path, monkeypatch, capsys, f"--launch={FOLDER / 'accelerate' / file}", number))
-        for file, number in (
-            ("fsdp2.yaml", "--num_processes=8"),
-            ("hsdp_nodes.yaml", "--num_processes=16"),
-            ("hsdp_nodes.yaml", "--num_processes=32"),
-        )
-    }
-    assert len(sizes) == 1
+def test_hybrid_sharding_divides_the_states_among_the_gpus_of_a_machine(estimate: Estimate) -> None:
+    launches = [(FSDP2, 8), (HSDP, 16), (HSDP, 32)]
+    assert len({gigabytes(estimate(launch, f"--num_processes={number}")) for launch, number in launches}) == 1
 
 
-def test_a_launch_file_needs_no_keys(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_launch_file_needs_no_keys(estimate: Estimate, tmp_path: Path) -> None:
     path = tmp_path / "launch.yaml"
     path.write_text("use_cpu: false\n")
-    options = (f"--launch={path}", "--gpu_memory=999", "--batch_size=8", "--max_steps=500000")
-    rows = estimate(tmp_path, monkeypatch, capsys, *options)
+    rows = estimate(f"--launch={path}", "--gpu=H100 80GB", "--gpu_memory=999", "--batch_size=8", "--max_steps=500000")
     assert rows["machine"] == "1 x NVIDIA H100 80GB HBM3, 1 pass per step"
     assert rows["time"] == f"{500_000 / float(rows['speed'].split()[0].replace(',', '')):.1f} hours without evaluations"
-    path.write_text("words")
-    with pytest.raises(
-        SystemExit, match=r"`launch` must be a configuration file of Accelerate, but .*yaml contains 'words'"
-    ):
-        estimate(tmp_path, monkeypatch, capsys, f"--launch={path}")
-    path.write_text("num_processes: [")
-    with pytest.raises(SystemExit, match=r"^error: .*launch\.yaml cannot be read as YAML"):
-        estimate(tmp_path, monkeypatch, capsys, f"--launch={path}")
+    for content, message in (("words", "`launch` .*'words'"), ("num_processes: [", r"launch\.yaml cannot be read")):
+        path.write_text(content)
+        with pytest.raises(SystemExit, match=f"^error: .*{message}"):
+            estimate(f"--launch={path}")
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--gpu_memory=30"], "does not fit. Memory: decrease `per_device_batch_size`"),
-        (["--keep_every=1"], "does not fit. Disk: free some space"),
-        (["--num_processes=7"], "`batch_size` must be a multiple of 56"),
-        (["--gpu=A100"], "`gpu` is 'A100', but these GPUs differ: NVIDIA A100-SXM4-40GB, .*. Write more of the name"),
-        (["--gpu=Abacus"], "`gpu` must be whole words of one of NVIDIA A100.*, but is 'Abacus'"),
+        (["--gpu_memory=30"], "does not fit. Memory: "),
+        (["--keep_every=1"], "does not fit. Disk: "),
+        (["--num_processes=7"], "`batch_size` must be a multiple"),
+        (["--gpu=A100"], "`gpu` .* NVIDIA A100-SXM4-40GB, .*'A100'"),
+        (["--gpu=Abacus"], "`gpu` .* NVIDIA A100.*'Abacus'"),
         (["--launch=none.yaml"], "none.yaml"),
-        (
-            [f"--launch={FOLDER / 'accelerate' / 'hsdp_nodes.yaml'}", "--num_processes=4"],
-            r"`num_processes` must be a multiple of the number of shards in .*hsdp_nodes.yaml \(8\), but is 4\.",
-        ),
+        ([HSDP, "--num_processes=4"], "`num_processes` must be a multiple of 8"),
         (["--learnin_rate=1"], "Did you mean `learning_rate`"),
     ],
 )
 def test_runs_that_do_not_fit_and_wrong_options_are_errors(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    options: list[str],
-    message: str,
+    estimate: Estimate, options: list[str], message: str
 ) -> None:
     with pytest.raises(SystemExit, match=f"^error: .*{message}"):
-        estimate(tmp_path, monkeypatch, capsys, *options)
+        estimate(*options)
 
 
 @pytest.mark.parametrize(("given", "name"), [("H20", "H20"), ("H200", "H200"), ("NVIDIA H20", "H20")])
-def test_the_name_of_a_gpu_is_given_by_whole_words(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], given: str, name: str
-) -> None:
-    rows = estimate(tmp_path, monkeypatch, capsys, f"--gpu={given}", "--gpu_memory=99")
-    assert rows["machine"].startswith(f"8 x NVIDIA {name}, ")
+def test_the_name_of_a_gpu_is_given_by_whole_words(estimate: Estimate, given: str, name: str) -> None:
+    assert estimate(f"--gpu={given}", "--gpu_memory=99")["machine"].startswith(f"8 x NVIDIA {name}, ")
+
+
+def test_the_default_gpu_is_that_of_this_machine(estimate: Estimate, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "NVIDIA A100-SXM4-40GB")
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (0, 42.4e9))
+    rows = estimate("--activation_checkpointing=full")
+    assert rows["machine"].startswith("8 x NVIDIA A100-SXM4-40GB, ")
+    assert rows["memory per GPU"].endswith(" of 42.4 GB")
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "NVIDIA L4")
+    with pytest.raises(SystemExit, match=r"`gpu` .*'NVIDIA L4'"):
+        estimate()
 
 
 def test_architecture_of_encoders_and_of_initial_models(tmp_path: Path, tiny_model: AOGPTForAnyOrderLM) -> None:

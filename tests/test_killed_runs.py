@@ -55,4 +55,4 @@ def test_find_wrong_losses() -> None:
 def test_failed_run_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError, match=r"The run failed\. See .*run.0.stderr"):
         Trainer([str(tmp_path / "missing.yaml")]).attempt(tmp_path / "run")
-    assert "missing.yaml cannot be read" in (tmp_path / "run.0.stderr").read_text()
+    assert "missing.yaml does not exist" in (tmp_path / "run.0.stderr").read_text()

@@ -74,7 +74,7 @@ def test_the_model_of_a_run_is_found(folder: Path) -> None:
     _, data, training = parse_arguments([str(folder.parent / "run.yaml"), f"--init_from={folder.parent}"])
     assert training.init_from == data.tokenizer == str(folder)
     assert find_model("openai-community/gpt2") == "openai-community/gpt2"
-    with pytest.raises(ValueError, match=r"is a file, .* run `python training/export_checkpoint.py .*run\.yaml OUTPUT"):
+    with pytest.raises(ValueError, match=r"is a file.*export_checkpoint.py .*run\.yaml"):
         find_model(folder.parent / "run.yaml")
     (folder / "model").mkdir()
     assert find_model(folder) == str(folder)
@@ -83,7 +83,7 @@ def test_the_model_of_a_run_is_found(folder: Path) -> None:
 def test_a_configuration_that_cannot_be_used_is_not_called_missing(folder: Path) -> None:
     path = folder / "config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"hidden_size": -1}))
-    with pytest.raises(ValueError, match=r"The configuration of '.*model' cannot be used\. .*`hidden_size` must be"):
+    with pytest.raises(ValueError, match=r"model' cannot be used.*`hidden_size`"):
         read_any_config(folder)
 
 
@@ -114,7 +114,7 @@ def test_unused_weights_are_errors_for_models_of_this_package(folder: Path, tmp_
 def test_damaged_weights_and_wrong_shapes_are_errors(folder: Path, vocabulary: dict) -> None:
     weights = load_file(folder / "model.safetensors")
     save_file(weights | {"lm_head.bias": torch.zeros(3)}, folder / "model.safetensors", metadata={"format": "pt"})
-    with pytest.raises(ValueError, match=r"weights in .* do not match the shapes in its config\.json"):
+    with pytest.raises(ValueError, match=r"weights in .* shapes"):
         make_model(AOGPTConfig(**SIZES, **vocabulary), str(folder))
     (folder / "model.safetensors").write_bytes(b"damaged")
     with pytest.raises(ValueError, match=r"weights of .* are missing or damaged"):

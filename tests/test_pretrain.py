@@ -153,6 +153,8 @@ def test_files_of_a_run(config: Path, finished: Path) -> None:
     assert content["loss_curve"]["loss"] == pytest.approx(
         [sum(all_losses[:3]) / 3, sum(all_losses[3:6]) / 3, sum(all_losses[6:]) / 2]
     )
+    assert 0 < content["mfu"] < 1
+    assert 0.01 < content["peak_memory_gb"] < 100
     assert content["num_parameters"] == AOGPTForAnyOrderLM.from_pretrained(finished / "model").num_parameters()
 
 
@@ -285,7 +287,7 @@ def test_a_run_stopped_by_a_signal_is_resumed_bit_for_bit(
     with caplog.at_level(logging.INFO), pytest.raises(SystemExit) as stopped:
         train(config, tmp_path)
     assert stopped.value.code == 128 + number
-    assert "Stopped after step 2. A checkpoint is saved. Run the same command to continue." in caplog.text
+    assert "Stopped after step 2" in caplog.text
     assert signal.getsignal(number) is before
     assert (tmp_path / "checkpoint-00000002.safetensors").exists()  # the signal is read one step later
     assert not (tmp_path / "results.json").exists()
@@ -320,7 +322,7 @@ def test_a_checkpoint_of_other_versions_is_resumed(
     save_file(tensors, tmp_path / name, header)
     train(config, tmp_path)
     assert_same_training(finished, tmp_path)
-    assert caplog.text.count(f"{name} was written with other versions (numpy 1.0, now ") == 1
+    assert caplog.text.count("numpy 1.0, now ") == 1
 
 
 def test_a_finished_run_is_not_changed(config: Path, finished: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -341,9 +343,7 @@ def test_other_settings_are_errors_before_the_corpus_is_loaded(
     with pytest.raises(SystemExit, match=r"^error: .*learning_rate: previously 0.05, now 0.01"):
         train(config, finished, "--learning_rate", "0.01")
     shutil.copy(finished / "checkpoint-00000006.safetensors", tmp_path)
-    with pytest.raises(
-        SystemExit, match=r"^error: .*checkpoint-00000006.safetensors belongs .*seed: previously 0, now 1"
-    ):
+    with pytest.raises(SystemExit, match=r"^error: .*00000006.safetensors .*seed: previously 0, now 1"):
         train(config, tmp_path, "--seed", "1")
 
 
@@ -363,13 +363,6 @@ def test_another_corpus_is_an_error(config: Path, finished: Path, tmp_path: Path
             train(config, tmp_path)
     finally:
         corpus.write_text(content)
-
-
-def test_a_run_on_a_cpu_keeps_freed_memory(config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    calls = []
-    monkeypatch.setattr("training.pretrain.keep_freed_memory", lambda: calls.append("kept"))
-    train(config, tmp_path, "--prepare_only")
-    assert calls == ["kept"]
 
 
 @pytest.mark.parametrize("precision", ["no", "bf16", "fp16"])
@@ -418,10 +411,7 @@ def test_an_extended_run_is_that_of_the_final_length_bit_for_bit(
     assert results(tmp_path / "extended")["steps"] == 6
     previous_id = tracker_id(tmp_path / "extended")
     train(config, tmp_path / "extended", *EXTENSIBLE)
-    assert (
-        "Resuming at step 4. Later checkpoints cannot be used: checkpoint-00000006.safetensors (max_steps=6)"
-        in caplog.text
-    )
+    assert "Resuming at step 4. Later checkpoints cannot be used: checkpoint-00000006" in caplog.text
     for name, tensor in final_state(tmp_path / "whole").items():
         assert torch.equal(final_state(tmp_path / "extended")[name], tensor), name
     assert results(tmp_path / "extended")["steps"] == STEPS
@@ -434,14 +424,14 @@ def tracker_id(out: Path) -> str:
 
 def test_a_finished_run_without_checkpoints_is_not_started_again(config: Path, finished: Path, tmp_path: Path) -> None:
     shutil.copy(finished / "results.json", tmp_path)
-    with pytest.raises(SystemExit, match=r"^error: .* is finished with max_steps=8, but has no checkpoint .*`--init_f"):
+    with pytest.raises(SystemExit, match="max_steps=8, but has no checkpoint"):
         train(config, tmp_path, "--max_steps=9")
     assert [path.name for path in tmp_path.iterdir()] == ["results.json"]
 
 
 def test_a_folder_with_a_model_of_another_run_is_not_overwritten(config: Path, tmp_path: Path) -> None:
     (tmp_path / "model").mkdir()
-    with pytest.raises(SystemExit, match=r"contains model, but .* Choose another `output_dir`"):
+    with pytest.raises(SystemExit, match="contains model"):
         train(config, tmp_path)
 
 
@@ -472,7 +462,7 @@ def test_a_shortened_run_publishes_its_own_last_step(config: Path, tmp_path: Pat
 def test_a_finished_run_cannot_be_shortened(config: Path, tmp_path: Path) -> None:
     """Its later checkpoints would not belong to the new model."""
     train(config, tmp_path, *EXTENSIBLE)
-    with pytest.raises(SystemExit, match=r"^error: .* is finished with 8 steps, and cannot be shortened to 6"):
+    with pytest.raises(SystemExit, match="shortened to 6"):
         train(config, tmp_path, *EXTENSIBLE, "--max_steps=6")
 
 
@@ -493,17 +483,6 @@ def test_a_run_that_was_stopped_before_an_evaluation_makes_it_later(
     assert_same_training(finished, tmp_path)
 
 
-def test_folders_that_are_not_for_the_run_are_errors(
-    config: Path, finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    shutil.copytree(finished / "tokenizer", tmp_path / "tokenizer")
-    with pytest.raises(SystemExit, match="is the folder to which the run writes its tokenizer"):
-        train(config, tmp_path, f"--tokenizer={tmp_path / 'tokenizer'}")
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(SystemExit, match="`output_dir` is empty, or the working folder"):
-        train(config, Path())
-
-
 def test_a_tokenizer_that_cannot_be_used_is_an_error_before_the_corpus_is_read(
     config: Path, finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -512,21 +491,13 @@ def test_a_tokenizer_that_cannot_be_used_is_an_error_before_the_corpus_is_read(
         train(config, tmp_path, f"--tokenizer={finished / 'tokenizer'}", "--start_token_id=99999")
 
 
-def test_a_finished_run_names_the_settings_that_have_no_effect(
-    config: Path, finished: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    with caplog.at_level(logging.INFO):
-        train(config, finished, "--eval_steps=3", "--logging_steps=5")
-    assert "so there is nothing to do. (Other values have no effect: eval_steps, logging_steps.)" in caplog.text
-
-
 def test_a_run_can_be_resumed_with_another_path_of_the_same_file(
     config: Path, finished: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.chdir(config.parent)
     with caplog.at_level(logging.INFO):
         train(config, finished, "--corpus=words.txt")
-    assert "is finished (8 steps), so there is nothing to do.\n" in caplog.text
+    assert "nothing to do.\n" in caplog.text
 
 
 def test_a_run_that_resumes_at_its_last_step_is_evaluated(config: Path, tmp_path: Path) -> None:
@@ -539,9 +510,7 @@ def test_a_run_that_resumes_at_its_last_step_is_evaluated(config: Path, tmp_path
 
 
 def test_a_run_with_a_cosine_cannot_be_extended(config: Path, finished: Path) -> None:
-    with pytest.raises(
-        SystemExit, match=r"^error: .*continue with `max_steps=9`: .*max_steps=8.* only up to step 3.*`--i"
-    ):
+    with pytest.raises(SystemExit, match=r"`max_steps=9`: .*max_steps=8.* up to step 3"):
         train(config, finished, "--max_steps=9")
 
 
@@ -655,9 +624,7 @@ def test_a_diverged_run_stops_and_keeps_its_checkpoint(
     config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make_infinite: Callable[[Pretraining], None]
 ) -> None:
     act_before_step(monkeypatch, 5, make_infinite)
-    with pytest.raises(
-        SystemExit, match=r"(?s)^error: .* at step 5, .* samples 60 to 71, which are .* indices \[\d+, "
-    ):
+    with pytest.raises(SystemExit, match=r"(?s)^error: .* at step 5, .* samples 60 to 71, .* \[\d+, "):
         train(config, tmp_path, "--save_steps", "1")
     checkpoint = load_file(tmp_path / "checkpoint-00000005.safetensors")
     assert not (tmp_path / "checkpoint-00000006.safetensors").exists()
@@ -669,7 +636,7 @@ def test_a_diverged_run_writes_no_later_checkpoint(
 ) -> None:
     """The weights of step 4 are updated before its loss is read."""
     act_before_step(monkeypatch, 3, make_gradient_infinite)
-    with pytest.raises(SystemExit, match=r"^error: Loss and gradient must be finite, but at step 3, "):
+    with pytest.raises(SystemExit, match="at step 3, "):
         train(config, tmp_path, "--save_steps=5", "--eval_steps=5")
     assert list(tmp_path.glob("checkpoint-*")) == []
 
@@ -730,19 +697,6 @@ def test_usage_is_that_of_the_steps_since_the_last_log() -> None:
     assert "mfu" not in Pretraining.usage(run)
 
 
-def test_utilization_and_memory_are_reported(finished: Path) -> None:
-    content = results(finished)
-    assert 0 < content["mfu"] < 1
-    assert 0.01 < content["peak_memory_gb"] < 100
-
-
-def test_bfloat16_needs_instructions_for_it(config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: False)
-    with pytest.raises(SystemExit, match=r"^error: `mixed_precision` is bf16, but this CPU .* --mixed_precision no\.$"):
-        train(config, tmp_path / "run", "--mixed_precision=bf16")
-    assert not (tmp_path / "run").exists()
-
-
 @pytest.mark.parametrize(
     ("objective", "target_injection"),
     [("any_order", "adaln"), ("masked_diffusion", "none"), ("score_entropy", "sigma")],
@@ -794,7 +748,9 @@ def test_fine_tuning_starts_from_the_averages_of_another_run(tuning: Path, finis
     assert losses(tmp_path)[0] < losses(finished)[0] - 0.5
 
 
-def test_fine_tuning_needs_the_tokenizer_of_the_initial_model(tuning: Path, finished: Path, tmp_path: Path) -> None:
+def test_fine_tuning_needs_the_tokenizer_of_the_initial_model(
+    tuning: Path, finished: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     for name in ("same", "other"):
         shutil.copytree(finished / "model", tmp_path / name)
     path = tmp_path / "other" / "tokenizer.json"
@@ -802,9 +758,10 @@ def test_fine_tuning_needs_the_tokenizer_of_the_initial_model(tuning: Path, fini
     vocabulary = content["model"]["vocab"]
     vocabulary["a"], vocabulary["b"] = vocabulary["b"], vocabulary["a"]
     path.write_text(json.dumps(content))
-    with pytest.raises(SystemExit, match=r"The tokenizer '.*other' differs from that of the model in .*model\. Remove"):
+    with pytest.raises(SystemExit, match=r"`tokenizer` \(.*other\)"):
         train(tuning, tmp_path / "run", f"--tokenizer={tmp_path / 'other'}")
-    train(tuning, tmp_path / "run", f"--tokenizer={tmp_path / 'same'}", "--max_steps=3")
+    train(tuning, tmp_path / "run", f"--tokenizer={tmp_path / 'same'}", "--max_steps=3", "--vocab_size=300")
+    assert caplog.text.count("`vocab_size` has no effect") == 1
 
 
 def test_resumed_fine_tuning_does_not_load_the_initial_weights(tuning: Path, finished: Path, tmp_path: Path) -> None:

@@ -136,9 +136,7 @@ def test_a_single_process_does_not_wait(monkeypatch: pytest.MonkeyPatch) -> None
 def test_values_that_differ_between_machines_are_errors(monkeypatch: pytest.MonkeyPatch) -> None:
     check_same_everywhere(checkpoint="checkpoint-00000003.safetensors")
     monkeypatch.setattr(processes, "gather_object", lambda values: [*values, *values, {"checkpoint": None}])
-    with pytest.raises(
-        ValueError, match=r"`checkpoint` must be the same in all processes, but is None in process 2 and .*00000003"
-    ):
+    with pytest.raises(ValueError, match=r"`checkpoint` is None in process 2, but .*00000003"):
         check_same_everywhere(checkpoint="checkpoint-00000003.safetensors")
 
 
@@ -201,7 +199,7 @@ def test_processes_that_are_not_connected_are_errors(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(torch.accelerator, "is_available", lambda: False)
     assert start_accelerator(mixed_precision="no").num_processes == 1
     monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(ValueError, match="2 processes were launched, but Accelerate has connected only 1"):
+    with pytest.raises(ValueError, match=r"2 processes .* only 1"):
         start_accelerator()
     assert calls == [{"cpu": False, "mixed_precision": "no"}, {"cpu": True}]
 

@@ -4,10 +4,9 @@ import json
 from pathlib import Path
 
 import pytest
-from matplotlib.figure import Figure
 
 from training.arguments import TrainingArguments
-from training.report import loss_curve, plot_run, write_report
+from training.report import loss_curve, write_report
 
 RESULTS = {
     "arguments": {"learning_rate": 0.05, "corpus": ["a.txt"]},
@@ -64,20 +63,3 @@ def test_the_loss_curve_has_the_mean_of_each_window(window: int, steps: list[int
     assert curve["step"] == steps
     assert curve["loss"] == pytest.approx(means)
     assert curve["learning_rate"] == pytest.approx([6e-4 * step / 5 for step in steps])
-
-
-def test_the_figure_shows_all_values(tmp_path: Path, saved_figures: list[Figure]) -> None:
-    plot_run(RESULTS, tmp_path / "loss.png")
-    assert (tmp_path / "loss.png").read_bytes().startswith(b"\x89PNG")
-    training, held_out = saved_figures[0].axes
-    lines = [
-        {line.get_label(): (list(line.get_xdata()), list(line.get_ydata())) for line in axes.lines}
-        for axes in (training, held_out)
-    ]
-    assert list(lines[0].values()) == [([2, 4], [6.9, 2.0])]
-    assert lines[1] == {
-        "random orders: 1.500": ([2, 4], [3.0, 1.5]),
-        "left to right: 1.250": ([2, 4], [2.0, 1.25]),
-    }
-    low, high = training.get_ylim()
-    assert low < 2.0 < 6.9 < high

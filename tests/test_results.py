@@ -11,7 +11,7 @@ from common.results import check_is_no_run, read_finished_run, read_results, set
 def test_only_finished_runs_have_results(tmp_path: Path) -> None:
     assert read_results(tmp_path) is None
     results = {"arguments": {"packing": "documents", "seed": 1, "tokenizer": None}, "steps": 3}
-    with pytest.raises(ValueError, match=r"has no results\.json, so the run is not finished"):
+    with pytest.raises(ValueError, match=r"results\.json"):
         read_finished_run(tmp_path)
     write_json(tmp_path / "results.json", results)
     assert read_results(tmp_path) == read_finished_run(tmp_path) == results
@@ -21,7 +21,7 @@ def test_only_finished_runs_have_results(tmp_path: Path) -> None:
 def test_results_of_a_run_are_not_replaced(tmp_path: Path) -> None:
     check_is_no_run(tmp_path)
     (tmp_path / "tokenizer").mkdir()
-    with pytest.raises(ValueError, match=r"is the folder of a training run, whose results\.json would be replaced"):
+    with pytest.raises(ValueError, match="`output_dir`"):
         check_is_no_run(tmp_path)
 
 
@@ -41,8 +41,8 @@ def test_the_settings_of_a_model_are_those_of_its_run(tmp_path: Path, monkeypatc
     ("content", "message"),
     [
         ("{", "is not a JSON file"),
-        ("[1]", "has no arguments, steps, so it was not written by training/pretrain.py"),
-        ('{"steps": 1}', "has no arguments, so"),
+        ("[1]", "has no arguments, steps"),
+        ('{"steps": 1}', "has no arguments,"),
     ],
 )
 def test_errors_name_an_invalid_file(tmp_path: Path, content: str, message: str) -> None:

@@ -24,9 +24,7 @@ def test_a_tracker_that_is_not_installed_is_an_error(monkeypatch: pytest.MonkeyP
     assert logger_types("none") is None
     assert logger_types("tensorboard") == "tensorboard"
     monkeypatch.setattr(tracking, "find_spec", lambda name: None)
-    with pytest.raises(
-        ValueError, match=r"`tracker` is wandb, but the package wandb is not installed\. Run `pip install wandb`"
-    ):
+    with pytest.raises(ValueError, match="`tracker` is wandb"):
         logger_types("wandb")
 
 

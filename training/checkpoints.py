@@ -12,7 +12,6 @@ not stored, because they depend only on the step and the seed.
 
 import json
 import logging
-import shutil
 import warnings
 import zlib
 from collections.abc import Callable, Iterable
@@ -29,7 +28,7 @@ from torch import nn
 from torch.distributed import checkpoint as dcp
 from transformers import AutoConfig, AutoModel
 
-from common.files import atomic_file, publish_folder, remove_atomically, temporary_path, write_json
+from common.files import atomic_file, free_space, publish_folder, remove_atomically, temporary_path, write_json
 from common.models import Model
 from common.processes import cpu_group
 from training.sharding import local_part, shard_like
@@ -143,13 +142,9 @@ class CheckpointWriter:
         return self.resumed_from is not None and step > self.resumed_from and step not in self._written
 
     def _not_written(self, path: Path, error: BaseException) -> OSError:
-        try:
-            space = f"{shutil.disk_usage(self.folder).free:,} bytes are free"
-        except OSError:
-            space = f"{self.folder} cannot be read"
         return OSError(
-            f"{path} could not be written: {_cause(error)} ({space}). Older checkpoints are intact. Free disk space or "
-            "correct the folder's permissions, and run the same command again."
+            f"{path} could not be written: {_cause(error)} ({free_space(path):,} bytes are free). Older checkpoints "
+            "are intact. Free disk space or correct the folder's permissions, and run the same command again."
         )
 
 

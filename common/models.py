@@ -24,8 +24,7 @@ def find_model(name_or_path: str | Path) -> str:
     """
     Return the model folder of a training run. If `name_or_path` is not the folder of a run, return it unchanged.
 
-    Raises:
-        ValueError: If the run is not finished, or if `name_or_path` is a file.
+    Raise a `ValueError` if the run is not finished, or if `name_or_path` is a file.
     """
     folder = Path(name_or_path).expanduser()
     for path in (folder, folder / "model"):
@@ -41,12 +40,7 @@ def find_model(name_or_path: str | Path) -> str:
 
 
 def read_any_config(name_or_path: str | Path, **options: Any) -> PreTrainedConfig:
-    """
-    Return the configuration of a model in a folder or on the Hub, without running code in it.
-
-    Raises:
-        ValueError: If there is no such model, or if it needs code of its own.
-    """
+    """Return the configuration of a model. Raise a `ValueError` if there is none, or if it needs code of its own."""
     try:
         return AutoConfig.from_pretrained(name_or_path, trust_remote_code=False, **options)
     except OSError as error:
@@ -97,8 +91,7 @@ def load_pretrained(model_class: Any, name_or_path: str | Path, **options: Any) 
         if "ignore_mismatched_sizes" not in str(error):
             raise
         raise ValueError(
-            f"The weights in {name_or_path} do not match the shapes in its config.json. Copy or download the model "
-            "again."
+            f"The weights in {name_or_path} do not match the shapes in its config.json. Copy the model again."
         ) from error
     if not isinstance(model.config, AOGPTConfig):
         del report["unexpected_keys"]

@@ -21,14 +21,8 @@ from training.checks import check_arguments, set_defaults
 
 # Names that other programs use for keys of this package. Error messages suggest the key.
 OTHER_NAMES = {
-    "lr": "learning_rate",
-    "wd": "weight_decay",
-    "bs": "batch_size",
-    "steps": "max_steps",
-    "epochs": "max_steps",
-    "num_train_epochs": "max_steps",
-    "fp16": "mixed_precision",
-    "bf16": "mixed_precision",
+    **{"lr": "learning_rate", "wd": "weight_decay", "bs": "batch_size", "fp16": "mixed_precision"},
+    **{"bf16": "mixed_precision", "steps": "max_steps", "epochs": "max_steps", "num_train_epochs": "max_steps"},
 }
 LAUNCHER_NAMES = ("device", "cpu", "use_cpu", "gpu", "num_gpus", "num_processes")  # set by `accelerate launch`
 NULL = ("", "~", "null", "Null", "NULL")  # ways to write null in YAML

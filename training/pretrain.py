@@ -96,7 +96,7 @@ def main(argv: list[str]) -> None:
 
 def set_up(argv: list[str], lock: ExitStack) -> "Pretraining | None":
     """
-    Set up the run of a command line, and resume its newest checkpoint. Return None if there is nothing to train.
+    Set up or resume the run of a command line. Return None if there is nothing to train.
 
     The folder of the run stays locked until `lock` is closed.
     """
@@ -232,19 +232,10 @@ class Pretraining:
                 self.checkpoints.save(self.progress.step, tensors, metadata)
 
     def train(self) -> int:
-        """
-        Run the remaining steps, and return the number of the signal that stopped the run early, or 0.
-
-        Raises:
-            FloatingPointError: If the loss or its gradient is not finite.
-        """
-        training, progress = self.training, self.progress
+        """Run the remaining steps, and return the number of the signal that stopped the run early, or 0."""
+        training, progress, is_main = self.training, self.progress, self.accelerator.is_main_process
         bar = progress_bar(
-            initial=progress.step,
-            total=training.max_steps,
-            unit="step",
-            disable=not self.accelerator.is_main_process,
-            dynamic_ncols=True,
+            initial=progress.step, total=training.max_steps, unit="step", disable=not is_main, dynamic_ncols=True
         )
         with bar, StopRequest() as stop:
             if self.must_evaluate():  # the run was stopped after the checkpoint of this step, or shortened to it
@@ -272,9 +263,7 @@ class Pretraining:
                     self.evaluate()
             self.checkpoints.wait()
         if stop_signal:
-            logger.info(
-                "Stopped after step %d. A checkpoint is saved. Run the same command to continue.", progress.step
-            )
+            logger.info("Stopped after step %d, with a checkpoint. Run the same command to continue.", progress.step)
         return stop_signal
 
     def must_save(self) -> bool:
@@ -303,16 +292,11 @@ class Pretraining:
     def batches(self) -> Batches:
         """Return the batches of the remaining forward passes of this process."""
         training, accelerator = self.training, self.accelerator
-        passes = pass_samples(
-            range(self.progress.step, training.max_steps),
-            training.batch_size,
-            accelerator.gradient_accumulation_steps,
-            accelerator.process_index,
-            accelerator.num_processes,
-        )
+        steps, num_passes = range(self.progress.step, training.max_steps), accelerator.gradient_accumulation_steps
+        process = (accelerator.process_index, accelerator.num_processes)
         return Batches(
             training_samples(self.data, training.seed, self.progress.position),
-            passes,
+            pass_samples(steps, training.batch_size, num_passes, *process),
             OrderDraws(training) if self.settings["architecture"] == "decoder" else MaskDraws(training),
             num_workers=training.dataloader_num_workers,
             pin_memory=accelerator.device.type == "cuda",
@@ -357,9 +341,8 @@ class Pretraining:
         """
         Record the loss of a step. Return the signal that any process received, or 0.
 
-        Raises:
-            FloatingPointError: If the loss or its gradient is not finite. No checkpoint contains such a step.
-            OSError: If the last checkpoint could not be written in the background.
+        Raise a `FloatingPointError` if the loss or its gradient is not finite (no checkpoint contains such a step), and
+        an `OSError` if the last checkpoint could not be written in the background.
         """
         training, step = self.training, status.step
         mean_loss, gradient_norm, stop_signal, write_failed = status.read()
@@ -384,12 +367,9 @@ class Pretraining:
 
     def usage(self, since: TrainingProgress | None = None) -> dict[str, float]:
         """
-        Return `tokens_per_second` and `peak_memory_gb`.
+        Return `tokens_per_second`, `peak_memory_gb` and, if the peak FLOPS are known, `mfu` (model FLOPs utilization).
 
-        If the peak FLOPS of the device are known, also return `mfu` (model FLOPs utilization).
-
-        Args:
-            since: Progress at the start of the steps to measure; defaults to the start of the run.
+        They are those of the steps after `since`, which defaults to the start of the run.
         """
         since, progress = since or TrainingProgress(), self.progress
         num_tokens = (progress.step - since.step) * self.training.batch_size * self.settings["sequence_length"]

@@ -14,6 +14,7 @@ WRONG = [
     (f"{STUDIES}/context_orders/context_orders.py folder --max_ensemble 6", "`max_ensemble` must be a power of 2"),
     (f"{STUDIES}/context_orders/context_orders.py", None),
     (f"{STUDIES}/reversal/reversal.py folder", "has no results.json, so the run is not finished"),
+    (f"{STUDIES}/runner/report.py folder", "The folder 'folder' has no JSON files"),
     (f"{STUDIES}/runner/study.py text.txt", "text.txt cannot be read as YAML"),
     (f"{STUDIES}/runner/study.py list.json", "list.json must contain the mappings"),
     (f"{STUDIES}/runner/study.py", None),

@@ -1,30 +1,25 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
-import shutil
 from pathlib import Path
 from types import SimpleNamespace
-from unittest.mock import patch
 
 import pytest
 import torch
-from PIL import Image
 
 from common.files import read_json
 from common.tokenizers import train_tokenizer
 from eval.estimates import wilson_interval
 from eval.studies.corpora import path_star
-from eval.studies.runner.recipes import describe_recipe, encode_problems, group_by_recipe
+from eval.studies.runner.recipes import encode_problems
 from eval.studies.sudoku import corpus as sudoku
 from eval.studies.sudoku.puzzles import (
     DECODINGS,
     LeftToRightContext,
-    animate,
     check_characters,
     decode,
     decodings_of,
     main,
-    make_report,
-    summarize,
+    make_table,
 )
 from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM
 from modeling_aogpt.validation import check_orders
@@ -176,45 +171,12 @@ def test_the_likeliest_of_several_solutions_counts(order: str) -> None:
         assert len(used) == 3
 
 
-def make_run(folder: str, solved: float, **arguments: object) -> dict:
-    """Return a run that solves a fraction of the puzzles."""
-    arguments = {"seed": 0, "corpus": [SUDOKU], "architecture": "decoder", "orders": "random", **arguments}
-    decodings = {
-        "margin": {"solved": solved, "passes_per_puzzle": 9.0, "seconds_per_puzzle": 0.01},
-        "confidence": {"solved": 0.5, "passes_per_puzzle": 8.0, "seconds_per_puzzle": 0.01},
-    }
-    cost = {"num_parameters": 1000, "steps": 5, "tokens": 100, "train_seconds": 120.0}
-    return {"run": folder, "arguments": arguments, "decodings": decodings, **cost}
-
-
 def test_seeds_of_a_recipe_are_one_row() -> None:
-    recipes = group_by_recipe(
-        [make_run("runs/any-0", 0.5), make_run("other/any-1", 0.75, seed=1), make_run("any-1", 0.0)]
-    )
-    summary = {name: summarize(runs, num_puzzles=10) for name, runs in recipes.items()}
-    assert describe_recipe("any", recipes["any"]) == "any (trained in any order)"
-    assert summary["any"]["margin"]["seeds"] == [0.5, 0.75]
-    assert summary["any"]["margin"]["interval"] == wilson_interval(0.625, 10)
-    facts = {"task": "sudoku", "puzzles": SUDOKU, "num_puzzles": 10, "num_clues": None, "mean_missing": 5.0}
-    facts |= {"num_threads": 3, "gpu": None}
-    report = make_report({"summary": summary, "runs": recipes, **facts})
-    assert "| any | margin | 62.5% | 50.0% to 75.0% |" in report
-    assert "| any-1 | margin | 0.0% |  |" in report
-    assert all(len(line) <= 120 for line in report.splitlines() if not line.startswith("|"))
-    assert "Times are those of one run with 3 CPU thread(s)." in report
-    on_gpu = make_report({"summary": summary, "runs": recipes, **facts, "gpu": "NVIDIA H200"})
-    assert "Times are those of one run on one NVIDIA H200." in on_gpu
-    assert [line.split("*")[2] for line in report.splitlines() if line.startswith("* ")] == ["Confidence"]
-    assert f"| any | {SUDOKU} | decoder | random | 0, 1 | 1,000 | 5 | 100 | 2 |" in report
-
-
-def without_times(recipes: dict[str, list[dict]]) -> dict[str, dict[str, dict]]:
-    """Return the results of each run and decoding, sorted by run, without the times."""
-    return {
-        run["run"]: {name: values | {"seconds_per_puzzle": None} for name, values in run["decodings"].items()}
-        for runs in recipes.values()
-        for run in runs
-    }
+    decodings = {"solved": 0.5, "passes_per_puzzle": 9.0, "seconds_per_puzzle": 0.01}
+    runs = [{"decodings": {"margin": decodings | {"solved": solved}}} for solved in (0.5, 0.75)]
+    solved = {"mean": 0.625, "interval": wilson_interval(0.625, 10), "values": [0.5, 0.75]}
+    expected = {"solved": solved, "passes per puzzle": 9.0, "ms per puzzle": 10.0}
+    assert make_table({"any": runs}, num_puzzles=10) == {"any, margin": expected}
 
 
 @pytest.mark.usefixtures("datasets_cache")
@@ -232,51 +194,26 @@ def test_runs_are_compared(tmp_path: Path) -> None:
         tmp_path / "results",
     )
     main([*runs, "--num_puzzles", "4", "--output_dir", str(out)])
-    results = read_json(out / "results.json", ("runs",), "eval/studies/sudoku/puzzles.py")
+    results = read_json(out / "puzzles.json", ("runs", "table"), "eval/studies/sudoku/puzzles.py")
     counts = {name: len(runs) for name, runs in results["runs"].items()}
     assert counts == {"any": 2, "encoder": 1, "rival": 1, "moves": 1}
-    summary = results["summary"]
-    assert list(summary["any"]) == list(DECODINGS)
-    assert set(summary["encoder"]) == set(DECODINGS) - ONLY_FOR_DECODERS
-    assert summary["rival"]["left to right"]["passes_per_puzzle"] == 16
-    missing = results["mean_missing"]
-    assert summary["any"]["margin"]["passes_per_puzzle"] == summary["encoder"]["random"]["passes_per_puzzle"] == missing
-    assert missing < summary["any"]["confidence, refined"]["passes_per_puzzle"] <= missing + 4 * (missing // 3)
-    assert "4 held-out Sudoku puzzles (minimal: no clue can be removed), each" in (out / "sudoku.md").read_text()
-    assert Image.open(out / "sudoku.png").width > 1000
-    separate = tmp_path / "separate"
-    include = f"--include={separate / 'results.json'}"
-    main([*runs[1:], "--num_puzzles=4", f"--output_dir={separate}"])
-    other = tmp_path / "other"  # another recipe may have other decodings
-    shutil.copytree(runs[0], other)
-    with_other = tmp_path / "with_other"
-    main([str(other), "--num_puzzles=4", "--decodings=margin", include, f"--output_dir={with_other}"])
-    measured = read_json(with_other / "results.json", ("summary",), "eval/studies/sudoku/puzzles.py")["summary"]
-    assert (list(measured["any"]), list(measured["other"])) == (list(DECODINGS), ["margin"])
-    main([runs[0], "--num_puzzles=4", include, f"--output_dir={separate}"])
-    together = read_json(separate / "results.json", ("command", "runs"), "eval/studies/sudoku/puzzles.py")
-    assert without_times(together["runs"]) == without_times(results["runs"])
-    assert together["command"].count("python eval/studies/sudoku/puzzles.py") == 2
-    with pytest.raises(SystemExit, match=r"`num_puzzles` must be 4, as in .*, but is 5"):
-        main([runs[0], "--num_puzzles=5", include])
-    with (
-        patch("eval.studies.sudoku.puzzles.name_of_gpu", return_value="NVIDIA H200"),
-        pytest.raises(SystemExit, match=r"`gpu` must be None, as in .*, but is NVIDIA H200"),
-    ):
-        main([runs[0], "--num_puzzles=4", include])
-    with pytest.raises(SystemExit, match=r"have the decodings .* of .*any-1, but margin would be measured for .*any-0"):
-        main([runs[0], "--num_puzzles=4", "--decodings=margin", f"--include={with_other / 'results.json'}"])
-    with pytest.raises(SystemExit, match="several have the same seed"):
-        main([runs[0], "--num_puzzles=4", include])
-    main([str(tmp_path / "any-0"), "--num_puzzles=4", "--decodings", "left to right", "margin", f"--output_dir={out}"])
-    fewer = read_json(out / "results.json", ("summary",), "eval/studies/sudoku/puzzles.py")["summary"]["any"]
+    table = results["table"]
+    of_recipes = {recipe: {name for name in DECODINGS if f"{recipe}, {name}" in table} for recipe in counts}
+    assert of_recipes["any"] == set(DECODINGS)
+    assert of_recipes["encoder"] == set(DECODINGS) - ONLY_FOR_DECODERS
+    assert table["rival, left to right"]["passes per puzzle"] == 16
+    missing = table["any, margin"]["passes per puzzle"]
+    assert missing == table["encoder, random"]["passes per puzzle"]
+    assert missing < table["any, confidence, refined"]["passes per puzzle"] <= missing + 4 * (missing // 3)
+    main([runs[0], "--num_puzzles=4", "--decodings", "left to right", "margin", f"--output_dir={out}"])
+    fewer = read_json(out / "puzzles.json", ("runs",), "eval/studies/sudoku/puzzles.py")["runs"]["any"][0]["decodings"]
     assert list(fewer) == ["margin", "left to right"]
     assert fewer["margin"]["solved"] == results["runs"]["any"][0]["decodings"]["margin"]["solved"]
-    with pytest.raises(SystemExit, match=r"error: `decodings` must be one of 'confidence', .*, but is 'best'"):
-        main([str(tmp_path / "any-0"), "--decodings", "best"])
-    with pytest.raises(
-        SystemExit, match=r"rival supports none of the `decodings` \(margin\)\. Add one of left to right, "
-    ):
+    with pytest.raises(SystemExit, match="several have the same seed"):
+        main([runs[0], runs[0]])
+    with pytest.raises(SystemExit, match="`decodings` must be one of 'confidence'"):
+        main([runs[0], "--decodings", "best"])
+    with pytest.raises(SystemExit, match="rival supports none of the `decodings`"):
         main([*runs, "--decodings", "margin"])
     with pytest.raises(SystemExit, match=r"error: .*rival"):
         main([str(tmp_path / "rival.yaml")])
@@ -288,18 +225,10 @@ def test_path_star_graphs_are_puzzles_too(tmp_path: Path, monkeypatch: pytest.Mo
     lines = f'corpus: {path_star.__name__}:path_star_2_5\nsequence_length: 36\ncontext_marks: "[]"\n'
     (run,) = train_recipes(tmp_path, {"star": SETTINGS + lines})
     main([run, "--num_puzzles", "3", "--output_dir", str(tmp_path / "out")])
-    report = (tmp_path / "out" / "path-star.md").read_text()
-    assert "3 held-out [path-star graphs]" in report
-    assert "On average, 5.0 tokens are missing" in report
-    assert Image.open(tmp_path / "out" / "path-star.png").width > 1000
+    table = read_json(tmp_path / "out" / "puzzles.json", ("table",), "eval/studies/sudoku/puzzles.py")["table"]
+    assert table["star, confidence"]["passes per puzzle"] == 5
     with pytest.raises(SystemExit, match="`num_clues` can only be set for Sudoku"):
         main([run, "--num_clues", "3"])
-
-
-def test_the_animation_shows_a_step_per_frame(tmp_path: Path) -> None:
-    animate({"solution": TEXTS[0][1], "steps": [-1, 0, 1, 2] * 4}, tmp_path / "steps.gif")
-    image = Image.open(tmp_path / "steps.gif")
-    assert image.n_frames == 4
 
 
 def test_at_least_one_token_is_refined() -> None:

@@ -1,14 +1,13 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
+import json
 from pathlib import Path
 
 import pytest
 import torch
-from PIL import Image
 from tokenizers.processors import TemplateProcessing
 
 from common.encoding import encode_batch
-from common.files import read_json
 from common.tokenizers import train_tokenizer
 from eval.studies.reversal import facts, reversal
 from eval.studies.reversal.reversal import KINDS, answer, main
@@ -68,15 +67,14 @@ def test_runs_are_compared(tmp_path: Path) -> None:
         tmp_path / "results",
     )
     main([*runs, "--output_dir", str(out)])
-    summary = read_json(out / "results.json", ("summary",), "eval/studies/reversal/reversal.py")["summary"]
-    assert {name: list(kinds) for name, kinds in summary.items()} == {
-        "any": list(KINDS),
-        "encoder": list(KINDS),
-        "rival": ["end", "other form"],  # it does not see the text after a gap
+    table = json.loads((out / "reversal.json").read_text())["table"]
+    assert {name: list(row) for name, row in table.items()} == {
+        "any": list(KINDS.values()),
+        "encoder": list(KINDS.values()),
+        "rival": [KINDS["end"], KINDS["other form"]],  # it does not see the text after a gap
     }
-    report = (out / "reversal.md").read_text()
-    assert all(len(line) <= 120 for line in report.splitlines() if not line.startswith("|"))
-    assert Image.open(out / "reversal.png").width > 1000
+    assert len(table["any"][KINDS["end"]]["values"]) == 2
+    assert (out / "tables.md").is_file()
 
 
 @pytest.mark.usefixtures("datasets_cache")

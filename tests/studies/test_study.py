@@ -28,7 +28,7 @@ from common.models import load_model
 from common.results import ORDER_KINDS, ORDER_SEED
 from eval.studies.runner import scores as study_scores
 from eval.studies.runner import study
-from eval.studies.runner.estimates import estimate, format_estimate
+from eval.studies.runner.estimates import estimate
 from eval.studies.runner.results import Question, TrainedModel, compare
 from modeling_aogpt import DataCollatorForAnyOrderLM
 from tests.references import random_model
@@ -51,8 +51,6 @@ QUESTION = {
 }
 
 
-TREND = {"title": "T", "size": "tokens", "questions": ["first"]}
-GAP = {"title": "T", "baseline": "one", "left_to_right": "one"}
 STUDIES = [
     path for path in (Path(__file__).parents[2] / "eval" / "studies").glob("*/*.yaml") if "arms:" in path.read_text()
 ]
@@ -104,19 +102,20 @@ def test_all_arms_are_trained_with_all_seeds_and_compared(
     found = json.loads((runs / "results" / "orders.json").read_text())
     assert found["seeds"] == [0, 1]
     assert found["held_out"]["sequences"] == 5
-    table = (runs / "results" / "orders.md").read_text()
-    assert "scored on the same 5 sequences in the same random orders" in table
+    report = (runs / "results" / "tables.md").read_text()
     tokens = {arm: entry["tokens"] for arm, entry in found["arms"].items()}
     assert tokens == dict.fromkeys(QUESTION["arms"], STEPS * 12 * 8)
     for arm, entry in found["arms"].items():
         last = [results(runs / f"seed-{seed}" / arm)["evaluations"][-1]["any_order"] for seed in (0, 1)]
         assert entry["scores"]["any_order"]["values"] == pytest.approx(last)
-        assert f"{sum(last) / 2:.3f} ± {entry['scores']['any_order']['half_width']:.3f}" in table
+        assert f"{sum(last) / 2:.3f} ± {entry['scores']['any_order']['half_width']:.3f}" in report
+        assert found["table"][arm]["random orders"] == entry["scores"]["any_order"]
     curve = found["arms"]["second-half"]["curves"]["any_order"]
     first = results(runs / "seed-0" / "first-half")["evaluations"][-1]["any_order"]
     assert (curve["tokens"], curve["values"][0][0]) == ([4 * 96, 8 * 96], first)
-    drawn = {line.get_label() for line in saved_figures[-1].axes[1].lines}
-    assert drawn >= {"random", "left-to-right", "second-half"}
+    [panel] = saved_figures[-1].axes
+    rows = [label.get_text() for label in panel.get_yticklabels()]
+    assert rows == ["random", "left-to-right", "second-half", "token frequencies"]
 
     # Finished runs are not repeated. The measured scores are kept, too.
     trained.clear()
@@ -142,8 +141,7 @@ def test_all_arms_are_trained_with_all_seeds_and_compared(
     capsys.readouterr()
     study.main(argv)
     assert json.loads((tmp_path / "again" / "orders.json").read_text()) == kept
-    lost = f"results of seeds 0 would be lost ({tmp_path / 'again' / 'orders.json'} has results with other settings)"
-    assert capsys.readouterr().out.startswith(f"orders: not written again, because {lost}. These runs are not finished")
+    assert "orders.json has results of seeds that would be lost. These runs are not" in capsys.readouterr().out
 
 
 def test_context_comes_first_in_own_orders(tmp_path: Path, datasets_cache: None) -> None:
@@ -179,8 +177,10 @@ def test_results_of_an_arm_are_used_for_all_questions(
     capsys.readouterr()
     changed = ARMS | {"first-half": ARMS["first-half"] | {"hidden_size": 32}}
     study.main([write_study(tmp_path, changed, orders=QUESTION, halves=halves), *collect])
-    missing = "no results yet. These runs are not finished: second-half (seed 0)."
-    assert capsys.readouterr().out.splitlines() == [f"{name}: {missing}" for name in ("orders", "halves")]
+    for line in capsys.readouterr().out.splitlines():
+        assert line.endswith(
+            "would be lost. These runs are not finished with the current settings: second-half (seed 0)."
+        )
 
 
 @pytest.mark.parametrize("seeds", [(0, 1), (1,)], ids=["all seeds", "only the new seed"])
@@ -199,8 +199,9 @@ def test_a_new_arm_does_not_remove_results_of_seeds_with_which_it_is_not_trained
     study.main(
         [write_study(tmp_path, arms, seeds, pair=pair), f"--runs_dir={runs}", f"--output_dir={results}", "--collect"]
     )
-    reason = "results of seeds 0 would be lost. These runs are not finished: new (seed 0)."
-    assert capsys.readouterr().out == f"pair: not written again, because {reason}\n"
+    assert (
+        "would be lost. These runs are not finished with the current settings: new (seed 0)" in capsys.readouterr().out
+    )
     assert (results / "pair.json").read_text() == written
 
 
@@ -210,71 +211,6 @@ def test_seeds_can_be_trained_one_after_the_other(trained: list[str], tmp_path: 
         path = write_study(tmp_path, {"random": {}}, (seed,), one=question)
         study.main([path, f"--runs_dir={tmp_path / str(seed)}", f"--output_dir={tmp_path}"])
     assert json.loads((tmp_path / "one.json").read_text())["seeds"] == [0, 1]
-
-
-def test_a_trend_compares_questions(
-    trained: list[str], tmp_path: Path, saved_figures: list[Figure], capsys: pytest.CaptureFixture
-) -> None:
-    half = {"max_steps": STEPS // 2}
-    arms = {
-        **{"reference": {"orders": "left_to_right"}, "random": {}, "rotary": {"position_encoding": "rotary"}},
-        **{"reference-half": {"orders": "left_to_right"} | half, "random-half": half},
-        **{"rotary-half": {"position_encoding": "rotary"} | half},
-    }
-    questions = {
-        name: {"title": "T", "baseline": of[1], "left_to_right": of[0], "arms": of}
-        for name, of in (("whole", list(arms)[:3]), ("half", list(arms)[3:]))
-    }
-    path = Path(write_study(tmp_path, arms, **questions))
-    trend = {"title": "Steps", "size": "tokens", "questions": ["half", "whole"]}
-    path.write_text(yaml.safe_dump(yaml.safe_load(path.read_text()) | {"trends": {"steps": trend}}))
-    argv = [str(path), f"--runs_dir={tmp_path}"]
-    study.main([*argv, "--collect"])
-    assert "steps: no results yet. These questions have none: half, whole." in capsys.readouterr().out
-    study.main(argv)
-    half, whole = (
-        json.loads((tmp_path / "results" / f"{name}.json").read_text())["arms"] for name in ("half", "whole")
-    )
-    report = (tmp_path / "results" / "steps.md").read_text()
-    header, _, *rows = [line.split(" | ") for line in report.splitlines() if line.startswith("|")]
-    assert header[1:] == [
-        "seeds",
-        "reference, left to right",
-        "random, random orders",
-        "rotary, random orders",
-        "gap closed by rotary |",
-    ]
-    assert [row[3] for row in rows] == [
-        f"{of['scores']['any_order']['mean']:.3f}" for of in (half["random-half"], whole["random"])
-    ]
-    # Results of earlier calls are used, and a trend can be written before all its questions have results.
-    other = {
-        "title": "T",
-        "baseline": "missing",
-        "left_to_right": "reference",
-        "arms": ["reference", "missing", "rotary"],
-    }
-    content = yaml.safe_load(path.read_text())
-    content["arms"] |= {"missing": {}, "missing-half": {"max_steps": STEPS // 2}}
-    content["questions"]["other"] = other
-    content["trends"]["steps"]["questions"].append("other")
-    path.write_text(yaml.safe_dump(content, sort_keys=False))
-    study.main([str(path), "--collect", f"--runs_dir={tmp_path / 'empty'}", f"--output_dir={tmp_path / 'results'}"])
-    printed = capsys.readouterr().out
-    assert f"Written: {tmp_path / 'results' / 'steps'}.md and .png (without other)." in printed
-    again = (tmp_path / "results" / "steps.md").read_text()
-    assert again.splitlines()[:-1] == report.splitlines()[:-1]  # the last line contains the command
-    bits, closed = saved_figures[-1].axes
-    assert list(bits.lines[0].get_xdata()) == [STEPS * 12 * 4 / 1e6, STEPS * 12 * 8 / 1e6]
-    assert closed.lines[0].get_ydata()[1] == whole["rotary"]["gap_closed"]["mean"]
-
-    # A question has no results while one of its arms has none.
-    content["questions"]["whole"]["arms"].append("missing")
-    content["trends"]["steps"]["questions"].remove("other")
-    content["questions"]["half"]["arms"].append("missing-half")
-    path.write_text(yaml.safe_dump(content, sort_keys=False))
-    study.main([str(path), "--collect", f"--runs_dir={tmp_path}"])
-    assert "steps: no results yet. These questions have none: half, whole." in capsys.readouterr().out
 
 
 def test_a_run_that_continues_an_earlier_state_is_an_error(trained: list[str], tmp_path: Path) -> None:
@@ -324,10 +260,9 @@ def test_own_orders_are_those_of_the_training(trained: list[str], tmp_path: Path
     }
     path = write_study(tmp_path, arms, (1,), orders={"title": "T", "baseline": "shared", "measure": "own_orders"})
     study.main([path, f"--runs_dir={tmp_path}"])
-    table = (tmp_path / "results" / "orders.md").read_text()
-    entries = json.loads((tmp_path / "results" / "orders.json").read_text())["arms"]
-    assert "| training orders, minus shared |" in table
-    assert f"| {format_estimate(entries['blocks']['differences']['own_orders'])} |" in table
+    found = json.loads((tmp_path / "results" / "orders.json").read_text())
+    difference = found["arms"]["blocks"]["differences"]["own_orders"]
+    assert found["table"]["blocks"]["training orders, minus shared"] == difference
     scores = {arm: study_scores.load_scores(tmp_path / "seed-1" / arm) for arm in arms}
     for arm in ("shared", "blocks"):
         folder = tmp_path / "seed-1" / arm
@@ -342,7 +277,7 @@ def test_own_orders_are_those_of_the_training(trained: list[str], tmp_path: Path
     assert falling["own_orders"] == pytest.approx(0.4 * falling["left_to_right"] + 0.6 * falling["any_order"])
 
 
-def test_token_frequencies_are_a_baseline(trained: list[str], tmp_path: Path, saved_figures: list[Figure]) -> None:
+def test_token_frequencies_are_a_baseline(trained: list[str], tmp_path: Path) -> None:
     path = write_study(tmp_path, {"one": {}}, first={"title": "T", "baseline": "one"})
     study.main([path, f"--runs_dir={tmp_path}"])
     folder = tmp_path / "seed-0" / "one"
@@ -351,11 +286,9 @@ def test_token_frequencies_are_a_baseline(trained: list[str], tmp_path: Path, sa
     counts = Counter(itertools.chain.from_iterable(data.train["input_ids"]))
     total, size = counts.total(), len(data.tokenizer)
     bits = -sum(math.log2((counts[id] + 1) / (total + size)) for ids in rows["input_ids"] for id in ids)
-    found = json.loads((tmp_path / "results" / "first.json").read_text())["unigram"]
-    assert found == pytest.approx(bits / sum(rows["num_bytes"]))
-    assert f"| token frequencies |  |  |  | {found:.3f} |" in (tmp_path / "results" / "first.md").read_text()
-    drawn = {line.get_linestyle(): set(line.get_ydata()) for line in saved_figures[-1].axes[0].lines}
-    assert drawn[":"] == {found}
+    found = json.loads((tmp_path / "results" / "first.json").read_text())
+    assert found["unigram"] == pytest.approx(bits / sum(rows["num_bytes"]))
+    assert found["table"]["token frequencies"]["random orders"]["mean"] == found["unigram"]
 
 
 def test_results_are_those_of_the_seeds_with_all_arms(
@@ -367,7 +300,10 @@ def test_results_are_those_of_the_seeds_with_all_arms(
     argv = [path, f"--runs_dir={tmp_path}", "--collect"]
     study.main(argv)
     assert trained == []
-    assert "one: no results yet. These runs are not finished: one (seed 0)" in capsys.readouterr().out
+    assert (
+        "one: no results yet. These runs are not finished with the current settings: one (seed 0)"
+        in capsys.readouterr().out
+    )
     assert not (tmp_path / "results").exists()
 
     runs = study.list_runs(study.read_study(Path(path)), tmp_path)
@@ -375,9 +311,7 @@ def test_results_are_those_of_the_seeds_with_all_arms(
         run.train(1)
     study.main(argv)
     assert json.loads((tmp_path / "results" / "one.json").read_text())["seeds"] == [0]
-    table = (tmp_path / "results" / "two.md").read_text()
-    assert "only one seed" in table
-    assert "±" not in table
+    assert "0.000" not in (tmp_path / "results" / "tables.md").read_text()  # half-width of a single seed
 
 
 def test_a_run_with_other_settings_is_an_error(trained: list[str], tmp_path: Path) -> None:
@@ -397,7 +331,17 @@ def stub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(study, "PRETRAIN", path)
     monkeypatch.setattr(study, "POLL_SECONDS", 0.01)
     monkeypatch.setattr(study, "num_cores", lambda: 6)
+    monkeypatch.delenv("OMP_NUM_THREADS")
     return path
+
+
+def test_the_number_of_threads_that_the_user_set_is_kept(
+    stub: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "5")
+    path = write_study(tmp_path, {"one": {}}, first={"title": "T", "baseline": "one"})
+    study.main([path, f"--runs_dir={tmp_path}"])
+    assert (tmp_path / "seed-0" / "one.log").read_text() == "5\n"
 
 
 def test_failed_runs_are_reported_and_do_not_stop_the_others(
@@ -479,20 +423,7 @@ def test_arms_of_the_studies_are_valid(path: Path, tmp_path: Path) -> None:
         ({"arms": {"one": "orders"}}, "The arm 'one' in .* is 'orders'. It must be a mapping"),
         ({"arms": {"one": ["orders"]}}, "The arm 'one' in .* must be a mapping"),
         ({"questions": {"first": ["one"]}}, r"The question 'first' is \['one'\]"),
-        ({"trends": {"all": ["first"]}}, r"The trend 'all' is \['first'\]"),
         ({"questions": {"first": None}}, "The question 'first' is 'null'"),
-        ({"trends": {"all": None}}, "The trend 'all' is 'null'"),
-        ({"trends": {"all": TREND | {"questions": []}}}, r"`questions` \(a list that is not empty\)"),
-        ({"trends": {"first": TREND}}, "has a question and a trend with the name 'first'"),
-        ({"trends": {"all": {"title": "T"}}}, "Its keys must be `title`, `size` and `questions`"),
-        ({"trends": {"all": TREND | {"size": "x"}}}, "`size` must be one of 'tokens', 'num_parameters', but is 'x'"),
-        ({"trends": {"all": TREND | {"questions": ["no"]}}}, "`questions` must be one of 'first', but is 'no'"),
-        ({"trends": {"all": TREND}}, "The question 'first' of the trend 'all' needs `left_to_right`"),
-        (
-            {"questions": {"first": GAP, "second": GAP | {"arms": ["one"]}}}
-            | {"trends": {"all": TREND | {"questions": ["first", "second"]}}},
-            r"must have the same number of arms, but do not \(first: 2, second: 1\)",
-        ),
         (
             {"arms": {"one": {}, "two": {"init_from": "one"}}},
             rf"must be trained on the same number of tokens, but are not \(one: {STEPS * 96}, two: {STEPS * 192}\)",

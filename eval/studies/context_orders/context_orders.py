@@ -11,8 +11,8 @@ contexts in held-out text. A decoder predicts each target with many orders of it
 the log-probability of a target differs between these orders. It also reports bits per byte if each prediction is the
 mean over M orders of its context (Eq. 4 of the paper). The context of an encoder has no order, so its predictions do
 not depend on M. If an encoder with the same seeds is among the runs, the differences between decoders and the encoder
-are reported, too. The command writes context_orders.md, .json and .png. With the default options, a decoder of 2
-million parameters and 64 tokens takes about 3 minutes of one core.
+are reported, too. The command writes context_orders.json and a report (see report.py). With the default options, a
+decoder of 2 million parameters and 64 tokens takes about 3 minutes of one core.
 """
 
 import math
@@ -23,16 +23,15 @@ from statistics import fmean
 from typing import Any
 
 import torch
-from matplotlib.figure import Figure
 
 from common.commands import Options, Parser, command_line, one_line_errors, option, progress_bar
-from common.files import make_folder, write_json, write_text
+from common.files import make_folder, write_json
 from common.hardware import default_device
 from common.models import Model, load_model
-from common.reports import markdown_table, save_figure, style_axes
 from common.results import read_finished_run
-from eval.studies.runner.estimates import estimate, format_estimate
+from eval.studies.runner.estimates import estimate
 from eval.studies.runner.recipes import group_by_recipe
+from eval.studies.runner.report import write_report
 from eval.studies.runner.scores import held_out_rows
 from modeling_aogpt import AOGPTForAnyOrderLM
 from modeling_aogpt.orders import random_orders
@@ -46,7 +45,7 @@ class Arguments(Options):
     num_contexts: int = option(8, "Number of predictions per sequence. Each has its own target and context.", least=1)
     max_ensemble: int = option(64, "Number of orders of each context, the largest M. It must be a power of 2.", least=2)
     seed: int = option(0, "Seed of the targets, contexts and orders.", least=0)
-    output_dir: Path = option(Path("runs/context_orders"), "Folder for context_orders.md, .json and .png.")
+    output_dir: Path = option(Path("runs/context_orders"), "Folder for context_orders.json and the report.")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -195,69 +194,22 @@ def summarize(runs: dict[str, list[dict[str, Any]]]) -> dict[str, dict[str, Any]
     return models
 
 
-def _format_report(results: dict[str, Any], arguments: Arguments) -> str:
-    largest, num_sequences = arguments.max_ensemble, results["num_sequences"]
-    sizes = [size for size in arguments.ensemble_sizes if size in (1, 4, 16, largest)]
-    rows = [
-        (
-            name,
-            entry["architecture"],
-            f"{entry['num_parameters'] / 1e6:.2f} M",
-            f"10^{entry['log10_predictions']:.0f}",
-            format_estimate(entry["spread"]),
-            *(format_estimate(entry["bits_per_byte"][size]) for size in sizes),
-            format_estimate(entry.get("gain")),
-        )
-        for name, entry in results["models"].items()
-    ]
-    for name, entry in results["models"].items():
-        if differences := entry.get("minus_encoder"):
-            cells = (format_estimate(differences[size]) for size in sizes)
-            rows.append((f"{name}, minus encoder", "", "", "", "", *cells, ""))
-    header = ["model", "architecture", "parameters", "predictions", "spread"]
-    header += [*(f"M = {size}" for size in sizes), "gain"]
-    return f"""# Orders of the context
-
-![Spread over orders of the context, and bits per byte of ensembles](context_orders.png)
-
-{markdown_table(header, rows, "ll" + "r" * (len(header) - 2))}
-
-* All models make the same {arguments.num_contexts} predictions in each of {num_sequences} held-out sequences.
-  A prediction has a random target, and a random context of other tokens.
-* If a model has several seeds, values are means ± half the width of the 95 % confidence interval (Student's t).
-* *Predictions*: the number of different predictions that a model can make in a sequence of this length, rounded to a
-  power of ten (Finding 5 of the paper). For a decoder, each order of a context counts separately.
-* *Spread*: the standard deviation of the log-probability of a token over {largest} random orders of its context, in
-  nats, averaged over all predictions. It is 0 for an encoder, because the context of an encoder has no order.
-* *M = 1, ..., {largest}*: bits per byte in random orders, if each probability is the mean over M random orders of the
-  context (Finding 6). *Gain*: the difference between M = 1 and M = {largest}. An encoder gains nothing. These bits per
-  byte are estimated from the predictions above. They differ slightly from those of complete sequences.
-* *Minus encoder*: the bits per byte of the decoder, minus those of the encoder with the same seed. Both make the same
-  predictions, so the choice of predictions changes this difference less than the bits per byte themselves.
-
-Written by `{results["command"]}`.
-"""
-
-
-def _plot(models: dict[str, dict[str, Any]], path: Path) -> None:
-    figure = Figure(figsize=(11, 4), layout="constrained")
-    spread, ensembles = figure.subplots(1, 2)
-    for index, (name, entry) in enumerate(models.items()):
-        sizes, values = zip(*entry["bits_per_byte"].items(), strict=True)
-        sizes = [1.03**index * size for size in sizes]  # so that the error bars of two models do not overlap
-        kind = entry["architecture"]
-        label = name if kind in name else f"{name} ({kind})"
-        for axes, x, y in ((spread, entry["context_sizes"], entry["spreads"]), (ensembles, sizes, values)):
-            means, errors = [value["mean"] for value in y], [value["half_width"] or 0.0 for value in y]
-            axes.errorbar(x, means, errors, marker="o", markersize=3.5, capsize=2, label=label)
-    spread.set(xlabel="tokens in the context", ylabel="standard deviation of log p, nats")
-    style_axes(spread, "Spread over orders of the context")
-    figure.legend(*spread.get_legend_handles_labels(), loc="outside lower center", ncols=4, frameon=False)
-    ensembles.set_xscale("log", base=2)
-    ensembles.xaxis.set_major_formatter("{x:g}")
-    ensembles.set(xlabel="orders of each context (M)", ylabel="bits per byte")
-    style_axes(ensembles, "Mean over M orders of the context, held-out text")
-    save_figure(figure, path)
+def make_table(models: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Return a row for each model and, with one encoder, for the difference of each decoder from it."""
+    table = {
+        name: {
+            "parameters": entry["num_parameters"],
+            "predictions": f"10^{entry['log10_predictions']:.0f}",
+            "spread": entry["spread"],
+            **{f"M = {size}": value for size, value in entry["bits_per_byte"].items()},
+            "gain": entry.get("gain"),
+        }
+        for name, entry in models.items()
+    }
+    for name, entry in models.items():
+        if "minus_encoder" in entry:
+            table[f"{name}, minus encoder"] = {f"M = {size}": value for size, value in entry["minus_encoder"].items()}
+    return table
 
 
 @one_line_errors()
@@ -281,16 +233,17 @@ def main(argv: list[str]) -> None:
         for recipe, group in recipes.items():
             for folder in (Path(run["run"]) for run in sorted(group, key=lambda run: run["arguments"]["seed"])):
                 runs[recipe].append(measure_run(folder, rows[folder], arguments))
+    models = summarize(runs)
     results = {
+        "title": "Orders of the context",
+        "table": make_table(models),
+        "plotted": ["spread", *(f"M = {size}" for size in arguments.ensemble_sizes)],
         "command": command_line(__file__, argv),
         "num_sequences": len(rows[first]["input_ids"]),
-        "models": summarize(runs),
+        "models": models,
     }
-    folder = arguments.output_dir
-    _plot(results["models"], folder / "context_orders.png")
-    write_text(folder / "context_orders.md", _format_report(results, arguments))
-    write_json(folder / "context_orders.json", results)
-    print(_format_report(results, arguments))
+    write_json(arguments.output_dir / "context_orders.json", results)
+    write_report(arguments.output_dir)
 
 
 if __name__ == "__main__":

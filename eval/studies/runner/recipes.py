@@ -12,15 +12,11 @@ from statistics import fmean
 from typing import Any
 
 import torch
-from matplotlib.axes import Axes
 from transformers import PreTrainedTokenizerBase
 
-from common.reports import BLUE, GREEN, GREY, ORANGE, RED, markdown_table
 from common.results import WITHOUT_EFFECT, read_finished_run
 from eval.estimates import wilson_interval
 
-COLORS = (BLUE, GREEN, ORANGE, RED, GREY)  # colors of the recipes in charts
-INK = "#22262a"  # color of lines and text in charts
 # Settings that may differ between seeds of a recipe. Each seed may continue a run of its own.
 OF_SEED = {"seed", "init_from", "tokenizer"}
 
@@ -109,62 +105,6 @@ def encode_problems(
 
 
 def summarize_fractions(fractions: list[float], num_problems: int) -> dict[str, Any]:
-    """Return fractions of solved problems, one for each seed, and the 95 % confidence interval of their mean."""
-    return {"seeds": fractions, "interval": wilson_interval(fmean(fractions), num_problems)}
-
-
-def describe_recipe(recipe: str, runs: list[dict[str, Any]]) -> str:
-    """Return the name of a recipe and the kind of its models, for the legend of a chart."""
-    arguments = runs[0]["arguments"]
-    if arguments["architecture"] == "encoder":
-        return f"{recipe} (encoder)"
-    orders = {"left_to_right": "left to right", "gaps_last": "with gaps last"}.get(arguments["orders"], "in any order")
-    return f"{recipe} (trained {orders})"
-
-
-def format_fraction(summary: dict[str, Any]) -> tuple[str, str, str]:
-    """
-    Return cells of a table: the mean over the seeds, their range (empty for a single seed), and the interval.
-
-    `summary` is a result of `summarize_fractions`.
-    """
-    values = summary["seeds"]
-    seed_range = f"{min(values):.1%} to {max(values):.1%}" if len(values) > 1 else ""
-    return f"{fmean(values):.1%}", seed_range, "{:.1%} to {:.1%}".format(*summary["interval"])
-
-
-def draw_fraction(axes: Axes, row: float, height: float, color: str, summary: dict[str, Any]) -> None:
-    """Draw the mean over the seeds as a bar, the interval as a line, and, if there are several seeds, each as a dot."""
-    values, (low, high) = summary["seeds"], summary["interval"]
-    axes.barh(row, fmean(values), height=0.9 * height, color=color)
-    axes.plot([low, high], [row, row], color=INK, linewidth=1)
-    if len(values) > 1:
-        axes.plot(values, [row] * len(values), "o", color=INK, markersize=2.5)
-    axes.text(max(high, *values) + 0.02, row, f"{fmean(values):.0%}", va="center", color=INK, fontsize=8)
-
-
-def style_fractions(axes: Axes, names: list[str], label: str, recipes: dict[str, list[dict[str, Any]]]) -> None:
-    """Label the rows of a chart of fractions with `names`, and its horizontal axis with `label`."""
-    axes.set_yticks(range(len(names)), names)
-    axes.invert_yaxis()
-    axes.set_xlim(0, 1.15)
-    axes.xaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
-    has_seeds = any(len(runs) > 1 for runs in recipes.values())
-    axes.set_xlabel(f"{label} (line: 95 % interval{'; dots: seeds' if has_seeds else ''})")
-
-
-def recipe_table(recipes: dict[str, list[dict[str, Any]]]) -> str:
-    """Return a Markdown table of recipes, with the number of parameters and the cost of a run (means over the runs)."""
-    rows = [
-        (
-            recipe,
-            runs[0]["arguments"]["corpus"][0],
-            *(runs[0]["arguments"][key] for key in ("architecture", "orders")),
-            ", ".join(str(run["arguments"]["seed"]) for run in runs),
-            *(f"{runs[0][name]:,}" for name in ("num_parameters", "steps", "tokens")),
-            f"{fmean(run['train_seconds'] for run in runs) / 60:.0f}",
-        )
-        for recipe, runs in recipes.items()
-    ]
-    columns = ["recipe", "corpus", "architecture", "orders", "seeds", "parameters", "steps", "tokens", "minutes"]
-    return markdown_table(columns, rows, align="llllrrrrr")
+    """Return the mean of fractions of solved problems, one for each seed, and its 95 % confidence interval (Wilson)."""
+    mean = fmean(fractions)
+    return {"mean": mean, "interval": wilson_interval(mean, num_problems), "values": fractions}

@@ -5,15 +5,12 @@ Command that runs a study: it trains models with different settings and several 
 
     python eval/studies/runner/study.py STUDY.yaml [--jobs N] [--collect] [--runs_dir DIR] [--output_dir DIR]
 
-An arm is a set of training settings that is compared with others. A question is a comparison of some arms. A trend is a
-comparison of questions that differ in the number of parameters or of training tokens. STUDY.yaml contains the settings
-of training/pretrain.py that all runs share, the settings of each arm, the seeds, the questions, and optionally trends.
-The command trains all arms with the first seed, then all arms with the second seed, and so on. Several runs are trained
-at the same time. Finished runs are not repeated, and interrupted runs are resumed. For each question, the command then
-writes a table (NAME.md), a figure (NAME.png) and all numbers (NAME.json), where NAME is the question's name. It uses
-the seeds for which it has results of all arms of the question: those of finished runs, and those that are in the JSON
-files already. For each trend, it writes a table and a figure. They contain the questions whose results are in the
-folder of the results, also those that an earlier call wrote.
+An arm is a set of training settings that is compared with others. A question is a comparison of some arms. STUDY.yaml
+contains the settings of training/pretrain.py that all runs share, the settings of each arm, the seeds, and the
+questions. The command trains all arms with the first seed, then all arms with the second seed, and so on. Several runs
+are trained at the same time. Finished runs are not repeated, and interrupted runs are resumed. The command then writes
+the numbers of each question (NAME.json), and a report on all questions (see report.py). It uses the seeds for which it
+has results of all arms of the question: those of finished runs, and those that are in the JSON files already.
 """
 
 import os
@@ -22,7 +19,7 @@ import subprocess
 import sys
 import time
 from contextlib import ExitStack
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -33,16 +30,14 @@ from common.files import lock_folder, make_folder, read_json, read_yaml, write_t
 from common.hardware import num_cores
 from common.models import identity_of_weights
 from common.results import read_results
+from eval.studies.runner.report import write_report
 from eval.studies.runner.results import (
-    SIZES,
     Question,
-    Trend,
+    TrainedModel,
     check_same_tokens,
-    has_results,
     read_earlier_models,
     read_model,
     write_results,
-    write_trend,
 )
 from eval.studies.runner.scores import MEASURES
 from modeling_aogpt.validation import check_choice
@@ -53,7 +48,7 @@ PRETRAIN = Path(__file__).parents[3] / "training" / "pretrain.py"
 # Added to the seed once for each run that a run continues. With the same seed, these runs would use the same data.
 CONTINUED = 1000
 POLL_SECONDS = 0.2
-SEE_DOCS = "See `Studies` in docs/evaluation.md."
+SEE_DOCS = "See eval/studies/runner/README.md."
 
 
 @dataclass(frozen=True)
@@ -67,7 +62,6 @@ class Study:
         arms: Settings of each arm. If `init_from` is the name of an earlier arm, the arm continues the run of that arm.
         seeds: Seeds of the runs.
         questions: Comparisons of arms, by name.
-        trends: Comparisons of questions, by name.
     """
 
     name: str
@@ -75,7 +69,6 @@ class Study:
     arms: dict[str, dict[str, Any]]
     seeds: list[int]
     questions: dict[str, Question]
-    trends: dict[str, Trend]
 
 
 @dataclass(frozen=True, eq=False)
@@ -157,8 +150,12 @@ class Run:
         return None if self.start is None else identity_of_weights(str(self.start.folder / "model"))
 
     def train(self, num_threads: int) -> subprocess.Popen:
-        """Start training in a new process, whose output is appended to `log`, and return the process."""
-        environment = os.environ | {"OMP_NUM_THREADS": str(num_threads)}
+        """
+        Start training in a new process, whose output is appended to `log`, and return the process.
+
+        It uses `num_threads` CPU threads, unless the environment variable OMP_NUM_THREADS is set.
+        """
+        environment = {"OMP_NUM_THREADS": str(num_threads)} | os.environ
         with self.log.open("ab") as log:
             command = [sys.executable, str(PRETRAIN), str(self.config)]
             return subprocess.Popen(command, stdout=log, stderr=log, env=environment)
@@ -185,19 +182,15 @@ def read_study(path: Path) -> Study:
     """
     # The base loader keeps all values as text. training/pretrain.py converts the text of each setting itself.
     content = read_yaml(path, yaml.BaseLoader)
-    expected = {"settings": dict, "arms": dict, "seeds": list, "questions": dict, "trends": dict}
-    if isinstance(content, dict):
-        content = {"trends": {}} | content
+    expected = {"settings": dict, "arms": dict, "seeds": list, "questions": dict}
     if not isinstance(content, dict) or {key: type(value) for key, value in content.items()} != expected:
         raise ValueError(
-            f"{path} must contain the mappings `settings`, `arms` and `questions`, the list `seeds` and, optionally, "
-            f"the mapping `trends`, but no other keys. {SEE_DOCS}"
+            f"{path} must contain the mappings `settings`, `arms` and `questions` and the list `seeds`, but no other "
+            f"keys. {SEE_DOCS}"
         )
     seeds = content["seeds"]
     if not all(isinstance(seed, str) and seed.isdecimal() for seed in seeds) or len(set(map(int, seeds))) < len(seeds):
         raise ValueError(f"`seeds` in {path} must be different integers, but is [{', '.join(map(str, seeds))}].")
-    if same := content["questions"].keys() & content["trends"].keys():
-        raise ValueError(f"{path} has a question and a trend with the name {min(same)!r}. Rename one of them.")
     arms = {name: settings or {} for name, settings in content["arms"].items()}
     for name, settings in arms.items():
         if not isinstance(settings, dict):
@@ -211,8 +204,7 @@ def read_study(path: Path) -> Study:
             "study sets these keys itself. Remove them, and list the seeds in `seeds`, at the top level."
         )
     questions = {name: _read_question(name, entry, list(arms)) for name, entry in content["questions"].items()}
-    trends = {name: _read_trend(name, entry, questions) for name, entry in content["trends"].items()}
-    return Study(path.stem, content["settings"], arms, [int(seed) for seed in seeds], questions, trends)
+    return Study(path.stem, content["settings"], arms, [int(seed) for seed in seeds], questions)
 
 
 def _read_question(name: str, entry: Any, arms: list[str]) -> Question:
@@ -231,28 +223,6 @@ def _read_question(name: str, entry: Any, arms: list[str]) -> Question:
                 f"`baseline` and `left_to_right` must be among its `arms` ({', '.join(question.arms)})."
             )
     return question
-
-
-def _read_trend(name: str, entry: Any, questions: dict[str, Question]) -> Trend:
-    if not isinstance(entry, dict) or entry.keys() != {item.name for item in fields(Trend)} or not entry["questions"]:
-        raise ValueError(
-            f"The trend {name!r} is {entry!r}. Its keys must be `title`, `size` and `questions` (a list that is not "
-            "empty)."
-        )
-    trend = Trend(**entry)
-    check_choice("size", trend.size, SIZES)
-    for question in trend.questions:
-        check_choice("questions", question, questions)
-        if questions[question].left_to_right is None:
-            raise ValueError(f"The question {question!r} of the trend {name!r} needs `left_to_right`. Add it.")
-    counts = {question: len(questions[question].arms) for question in trend.questions}
-    if len(set(counts.values())) > 1:
-        numbers = ", ".join(f"{question}: {count}" for question, count in counts.items())
-        raise ValueError(
-            f"All questions of the trend {name!r} must have the same number of arms, but do not ({numbers}). Change "
-            "their `arms`."
-        )
-    return trend
 
 
 def list_runs(study: Study, runs_dir: Path) -> list[Run]:
@@ -350,65 +320,52 @@ def _next_run(waiting: list[Run], running: dict[Run, subprocess.Popen]) -> Run |
 
 def collect(study: Study, runs: list[Run], output_dir: Path, command: str) -> None:
     """
-    Write the results of questions and trends.
+    Write the results of all questions.
 
-    The results of an arm and a seed are those of its finished run. If there is none, they are those that an earlier
-    call wrote to `output_dir`, with the same settings, for any question. A question's results are those of the seeds
-    for which there are results of all its arms. Its files are not written again if results of other seeds would be
-    lost, also if they have other settings. A trend compares the questions whose results are in `output_dir`.
+    A question's results are those of the seeds for which there are results of all its arms. Its file is not written
+    again if results of other seeds would be lost, also if they have other settings.
     """
-    parts = {run.arm: {part.arm: study.arms[part.arm] for part in run.chain} for run in runs}
-    finished = {(run.arm, run.seed): [part.folder for part in run.chain] for run in runs if run.check_finished()}
-    written = {
-        name: read_earlier_models(output_dir / f"{name}.json", study.settings, parts) for name in study.questions
-    }
-    earlier = {key: model for models in written.values() for key, model in models.items()}
-    known = finished.keys() | earlier.keys()
+    settings = {run.arm: {part.arm: study.arms[part.arm] for part in run.chain} for run in runs}
+    models = _find_models(study, runs, settings, output_dir)
     for name, question in study.questions.items():
         path = output_dir / f"{name}.json"
-        in_file = read_json(path, ("seeds",), "eval/studies/runner/study.py")["seeds"] if path.exists() else []
-        listed = sorted({*study.seeds, *in_file})
-        seeds = [seed for seed in listed if all((arm, seed) in known for arm in question.arms)]
-        lost = [str(seed) for seed in in_file if seed not in seeds]
-        if lost or not seeds:
-            missing = [f"{arm} (seed {seed})" for seed in listed for arm in question.arms if (arm, seed) not in known]
-            kept = f"not written again, because results of seeds {', '.join(lost)} would be lost"
-            if lost and not written[name]:
-                kept += f" ({path} has results with other settings)"
-            reason = kept if seeds else "no results yet"
-            print(f"{name}: {reason}. These runs are not finished: {', '.join(missing)}.")
+        written = read_json(path, ("seeds",), "eval/studies/runner/study.py")["seeds"] if path.exists() else []
+        listed = sorted({*study.seeds, *written})
+        missing = {seed: [arm for arm in question.arms if (arm, seed) not in models] for seed in listed}
+        seeds = [seed for seed in listed if not missing[seed]]
+        if not seeds or not {*written} <= {*seeds}:
+            reason = f"{path} has results of seeds that would be lost" if seeds or written else "no results yet"
+            unfinished = ", ".join(f"{arm} (seed {seed})" for seed, arms in missing.items() for arm in arms)
+            print(f"{name}: {reason}. These runs are not finished with the current settings: {unfinished}.")
             continue
-        models = {
-            arm: [read_model(finished[arm, seed]) if (arm, seed) in finished else earlier[arm, seed] for seed in seeds]
+        of_arms = {
+            arm: [_read(models[arm, seed]) for seed in seeds]
             for arm in progress_bar(question.arms, desc=name, unit="arm")
         }
-        details = {
-            "command": command,
-            "settings": study.settings,
-            "settings_of_arms": {part: settings for arm in question.arms for part, settings in parts[arm].items()},
-            "seeds": seeds,
-        }
-        write_results(question, models, details, output_dir / name)
-        print(f"Written: {output_dir / name}.md, .png and .json (seeds: {', '.join(map(str, seeds))}).")
-    for name in study.trends:
-        _collect_trend(name, study, output_dir, command)
+        settings_of_arms = {part: of_part for arm in question.arms for part, of_part in settings[arm].items()}
+        details = {"settings": study.settings, "settings_of_arms": settings_of_arms, "seeds": seeds}
+        write_results(question, of_arms, {"command": command} | details, path)
+        print(f"Written: {path} (seeds: {', '.join(map(str, seeds))}).")
+    write_report(output_dir)
 
 
-def _collect_trend(name: str, study: Study, output_dir: Path, command: str) -> None:
-    """Write the results of a trend, or print which questions have no results yet."""
-    trend = study.trends[name]
-    with_results = [
-        question
-        for question in trend.questions
-        if has_results(study.questions[question], output_dir / f"{question}.json")
-    ]
-    missing = [question for question in trend.questions if question not in with_results]
-    if len(with_results) < 2:
-        print(f"{name}: no results yet. These questions have none: {', '.join(missing)}.")
-        return
-    write_trend(replace(trend, questions=with_results), study.questions, command, output_dir / name)
-    rest = f" (without {', '.join(missing)})" if missing else ""
-    print(f"Written: {output_dir / name}.md and .png{rest}.")
+def _find_models(
+    study: Study, runs: list[Run], settings: dict[str, dict[str, Any]], output_dir: Path
+) -> dict[tuple[str, int], TrainedModel | list[Path]]:
+    """
+    Return, for each arm and seed, the folders of its finished run and of the runs that this run continues.
+
+    If there is no finished run, it is the result that an earlier call wrote to `output_dir` with the same settings, for
+    any question.
+    """
+    models: dict[tuple[str, int], TrainedModel | list[Path]] = {}
+    for name in study.questions:
+        models |= read_earlier_models(output_dir / f"{name}.json", study.settings, settings)
+    return models | {(run.arm, run.seed): [part.folder for part in run.chain] for run in runs if run.check_finished()}
+
+
+def _read(model: TrainedModel | list[Path]) -> TrainedModel:
+    return model if isinstance(model, TrainedModel) else read_model(model)
 
 
 @one_line_errors()

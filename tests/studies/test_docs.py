@@ -34,7 +34,7 @@ PARSERS = {
 def find_commands(page: Path) -> list[list[str]]:
     blocks = re.findall(r"```console\n(.*?)```", page.read_text(encoding="utf-8"), flags=re.DOTALL)
     lines = "\n".join(blocks).replace("\\\n", " ").splitlines()
-    return [shlex.split(line.removeprefix("$ "), comments=True) for line in lines]
+    return [shlex.split(line.removeprefix("$ "), comments=True) for line in lines if line.startswith("$ ")]
 
 
 def test_each_study_has_the_required_parts_and_is_in_the_index() -> None:
@@ -55,6 +55,15 @@ def test_links_and_pictures_exist(page: Path) -> None:
         path = page.parent / file if file else page
         assert path.exists(), file
         assert not anchor or anchor in find_anchors(path), f"{file}#{anchor}"
+
+
+def test_python_snippets_run() -> None:
+    snippets = re.findall(
+        r"```python\n(.*?)```", "\n".join(page.read_text(encoding="utf-8") for page in PAGES), re.DOTALL
+    )
+    assert snippets
+    for snippet in snippets:
+        exec(snippet, {})
 
 
 def test_commands_parse(monkeypatch: pytest.MonkeyPatch) -> None:

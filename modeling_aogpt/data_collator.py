@@ -229,14 +229,10 @@ class DataCollatorForAnyOrderLM:
     Args:
         pad_token_id (`int`, *optional*): Id with which shorter sequences are padded. Any id of the vocabulary can be
             used, because no token attends to padding.
-        orders (`str`, defaults to `"random"`): See [`OrderDistribution`].
-        block_length (`int`, *optional*): See [`OrderDistribution`].
-        stride (`int`, *optional*): See [`OrderDistribution`].
-        left_to_right_fraction (`float`, *optional*): See [`OrderDistribution`].
+        orders (`str`, defaults to `"random"`): Together with `block_length`, `stride`, `left_to_right_fraction`,
+            `min_context` and `max_context`, the distribution of the orders (see [`OrderDistribution`]).
         seed (`int`, defaults to 0): Seed of the run, from which orders are drawn.
         pad_to_multiple_of (`int`, *optional*): Round the length of the sequences up to a multiple of this number.
-        min_context (`int`, *optional*): See [`OrderDistribution`].
-        max_context (`int`, *optional*): See [`OrderDistribution`].
 
     Raises:
         ValueError: If a value is not allowed. Calling the collator also raises it if a feature has no `input_ids` or is

@@ -250,6 +250,7 @@ class AnyOrderGenerationMixin(GenerationMixin):
     ) -> AnyOrderGenerationOutput:
         # 1. Append masks to the inputs, and draw an order for each sequence.
         ids, is_token = self._prepare_inputs(inputs, attention_mask, config)
+        eos, pad_token_id = self._resolve_eos(config)
         orders, blocks = config.orders.draw(is_token, generator), config.orders.blocks(token_positions(is_token))
         if isinstance(config.order, str):
             orders = sort_given_tokens(orders, (ids != self.config.mask_token_id) & is_token)
@@ -257,17 +258,16 @@ class AnyOrderGenerationMixin(GenerationMixin):
         state = self.decoding_state_class(self, ids, orders, blocks, is_token)
         if config.refine_rounds:
             check_refine_length(state, config.refine_length)
-        eos, pad_token_id = self._resolve_eos(config)
-        may_end = (state.continues_prompt | bool(config.stop_at_eos)) & (eos is not None and config.may_stop_at_eos)
+        may_end = state.continues_prompt | bool(config.stop_at_eos)
         sampler = self._make_sampler(state, config, eos, logits_processor, generator)
         progress = GenerationProgress(state, streamer, config.output_history, will_refine=config.refine_rounds > 0)
         # 3. Unmask all positions. 4. In each round of refinement, re-mask some of them, and unmask them again.
-        for is_refined in (False, *[True] * config.refine_rounds):
-            if is_refined:
+        for number in range(config.refine_rounds + 1):
+            if number > 0:
                 orders = config.orders.draw(is_token, generator)
                 state.remask(choose_refined_positions(state, config, generator), orders)
             for _ in sampler.run():
-                if may_end.any():
+                if eos is not None and config.may_stop_at_eos:
                     state.end_after_eos(eos, pad_token_id, in_blocks=not config.is_left_to_right, may_end=may_end)
                 if state.token_logprobs.is_cpu:  # elsewhere, the check would make the CPU wait in every step
                     state.check_finite()
@@ -283,14 +283,11 @@ class AnyOrderGenerationMixin(GenerationMixin):
         logits_processor: LogitsProcessorList | None,
         generator: torch.Generator | None,
     ) -> ParallelSampler | SpeculativeSampler:
-        if not isinstance(logits_processor, list | tuple | None):
-            raise TypeError(f"`logits_processor` must be a list, but has type {type(logits_processor).__name__}.")
-        for processor in logits_processor or []:
-            if not callable(processor):
-                raise TypeError(
-                    "`logits_processor` must contain functions, such as processors of Transformers, but contains "
-                    f"{processor!r}."
-                )
+        if not isinstance(logits_processor, list | tuple | None) or not all(map(callable, logits_processor or [])):
+            raise TypeError(
+                "`logits_processor` must be a list of functions, such as processors of Transformers, but is "
+                f"{logits_processor!r}."
+            )
         processors = make_processors(config, self.config.num_valid_tokens)
         processors.extend(logits_processor or [])
         has_prefix = config.is_left_to_right and config.unmasks_one_by_one and not config.refine_rounds
@@ -346,16 +343,6 @@ class AnyOrderGenerationMixin(GenerationMixin):
         ids = (getattr(source, name, None) for source in (config, self.generation_config, self.config))
         return next((value for value in ids if value is not None), None)
 
-    def _warn_if_padded(self, inputs: torch.LongTensor, config: AnyOrderGenerationConfig) -> None:
-        """Warn if a prompt seems to contain padding that no `attention_mask` marks."""
-        pad = self._find_token_id("pad_token_id", config)
-        if pad is not None and inputs.shape[1] > 1 and (inputs[:, [0, -1]] == pad).any():
-            logger.warning_once(
-                f"A prompt begins or ends with the padding token ({pad}), but there is no `attention_mask`, so this "
-                "token is treated as text. Pass the tokenizer's `attention_mask`, or call "
-                "`model.generate(**tokenizer(...))`."
-            )
-
     def _resolve_eos(self, config: AnyOrderGenerationConfig) -> tuple[torch.LongTensor | None, int]:
         """Return the ids of end-of-text tokens (None if unknown or not needed) and the id of padding after them."""
         eos, pad = (self._find_token_id(name, config) for name in ("eos_token_id", "pad_token_id"))
@@ -405,16 +392,25 @@ class AnyOrderGenerationMixin(GenerationMixin):
                     "`max_length` to append masks."
                 )
             if attention_mask is None and length > inputs.shape[1]:
-                self._warn_if_padded(inputs, config)
+                warn_if_padded(inputs, self._find_token_id("pad_token_id", config))
             warn_if_started(self.config, inputs, attention_mask)
-        num_columns = inputs.shape[1]
-        self._check_length(length, num_columns)
+        num_new, most = length - inputs.shape[1], self.config.max_position_embeddings
+        if num_new < 0:
+            raise ValueError(
+                f"`max_length` ({length}) is less than the length of `inputs` ({inputs.shape[1]}). Increase "
+                "`max_length`, or set `max_new_tokens` instead."
+            )
+        if length > most:
+            room = most - inputs.shape[1]
+            advice = f"Request at most {room} new tokens, or shorten the inputs." if room > 0 else "Shorten the inputs."
+            raise ValueError(
+                f"`inputs` has {inputs.shape[1]} tokens per sequence (with padding), and {num_new} new tokens are "
+                f"requested, but this model takes at most {most} in all (config.max_position_embeddings). {advice}"
+            )
         # If the model is offloaded, `self.device` can be the meta device. The inputs then stay where they are.
         inputs = inputs.to(inputs.device if self.device.type == "meta" else self.device, torch.long)
-        ids = nn.functional.pad(inputs, (0, length - num_columns), value=mask)
-        is_token = torch.ones_like(ids, dtype=torch.bool)
-        if attention_mask is not None:
-            is_token[:, :num_columns] = attention_mask.to(ids.device) != 0
+        ids = nn.functional.pad(inputs, (0, num_new), value=mask)
+        is_token = nn.functional.pad(token_mask(inputs, attention_mask).to(ids.device), (0, num_new), value=True)
         prepare_input_ids(self, ids, is_token, allow_mask=True)
         if not ((ids == mask) & is_token).any():
             raise ValueError(
@@ -423,21 +419,6 @@ class AnyOrderGenerationMixin(GenerationMixin):
             )
         repeats = config.num_return_sequences
         return ids.repeat_interleave(repeats, dim=0), is_token.repeat_interleave(repeats, dim=0)
-
-    def _check_length(self, length: int, num_columns: int) -> None:
-        """Raise a `ValueError` unless sequences of `length` tokens can contain an input of `num_columns` columns."""
-        max_positions = self.config.max_position_embeddings
-        if length < num_columns:
-            raise ValueError(
-                f"`max_length` ({length}) is less than the length of `inputs` ({num_columns}). Increase "
-                "`max_length`, or set `max_new_tokens` instead."
-            )
-        if length > max_positions >= num_columns:
-            raise ValueError(
-                f"The sequences would have {length} tokens (with padding), {length - num_columns} of them new, but "
-                f"this model takes at most {max_positions} (config.max_position_embeddings). Request at most "
-                f"{max_positions - num_columns} new tokens, or shorten the inputs."
-            )
 
     def adjust_generation_fn(
         self,
@@ -468,6 +449,16 @@ class AnyOrderGenerationMixin(GenerationMixin):
                     raise
 
 
+def warn_if_padded(prompts: torch.LongTensor, pad_token_id: int | None) -> None:
+    """Warn if a prompt (batch, n) without `attention_mask` seems to contain padding."""
+    if pad_token_id is not None and prompts.shape[1] > 1 and (prompts[:, [0, -1]] == pad_token_id).any():
+        logger.warning_once(
+            f"A prompt begins or ends with the padding token ({pad_token_id}), but there is no `attention_mask`, so "
+            "this token is treated as text. Pass the tokenizer's `attention_mask`, or call "
+            "`model.generate(**tokenizer(...))`."
+        )
+
+
 def warn_if_started(
     config: PreTrainedConfig, prompts: torch.LongTensor, attention_mask: torch.Tensor | None = None
 ) -> None:
@@ -476,8 +467,7 @@ def warn_if_started(
     if start is None or prompts.shape[1] < 2:
         return
     is_token = token_mask(prompts, attention_mask).to(prompts.device)
-    is_first = is_token & (is_token.cumsum(dim=1) == 1)
-    if (is_first & (prompts == start)).any():
+    if (is_token & (is_token.cumsum(dim=1) == 1) & (prompts == start)).any():
         logger.warning_once(
             f"A prompt begins with the start token ({start}), but the model already adds it before each sequence. "
             "Remove it from the prompt. With `add_special_tokens=False`, a tokenizer does not add it."

@@ -3,6 +3,7 @@
 """Settings of any-order generation: typed fields with defaults, and the checks of their values."""
 
 import copy
+from collections.abc import Callable, Iterable, Iterator
 from inspect import signature
 from typing import Any
 
@@ -14,54 +15,14 @@ from .orders import ADAPTIVE_ORDERS, ORDER_NAMES, Orders
 from .sampling import TOP_P_RULES
 from .speculative import DRAFTS
 from .unmasking import ADAPTIVE_UNMASKING, SCHEDULES, SCORE_UNMASKING, UNMASKING
-from .validation import (
-    check_choice,
-    check_flag,
-    check_fraction,
-    check_integer,
-    check_positive,
-    is_integer,
-    is_number,
-    suggest,
-)
-
-CHOICES = {
-    "schedule": SCHEDULES,
-    "unmasking": UNMASKING,
-    "strategy": ("parallel", "speculative"),
-    "draft": DRAFTS,
-    "top_p_rule": TOP_P_RULES,
-    "refine_selection": ("neighbours", "least_likely"),
-}
-
-MIN_VALUES = {
-    "max_length": 1,
-    "max_new_tokens": 1,
-    "num_steps": 1,
-    "window": 1,
-    "top_k": 0,
-    "draft_length": 2,
-    "refine_rounds": 0,
-    "refine_length": 1,
-    "num_return_sequences": 1,
-    "pad_token_id": 0,
-    "no_repeat_ngram_size": 0,
-    "min_length": 0,
-    "min_new_tokens": 0,
-}
+from .validation import is_integer, is_number, suggest
 
 # Lowest temperature. Dividing logits by a much lower temperature would overflow in float64.
 MIN_TEMPERATURE = 1e-6
 
 # Arguments of `generate` that are not fields of its configuration.
 CALL_ARGUMENTS = (
-    "inputs",
-    "input_ids",
-    "attention_mask",
-    "generator",
-    "logits_processor",
-    "streamer",
-    "generation_config",
+    *("inputs", "input_ids", "attention_mask", "generator", "logits_processor", "streamer", "generation_config"),
 )
 
 # Fields of Transformers' `GenerationConfig` that are accepted with any value, because `generate` does not use them.
@@ -368,8 +329,8 @@ class AnyOrderGenerationConfig(GenerationConfig):
         `strict` is True when the configuration is saved. `user_set_attributes` is not used.
 
         Raises:
-            ValueError: If a value is not allowed, if values contradict each other, or if a configuration with an
-                `order` tensor is saved.
+            ValueError: If a value is not allowed, if values contradict each other, or if a configuration that cannot
+                be loaded again is saved.
         """
         if strict and isinstance(self.order, torch.Tensor):
             raise ValueError(
@@ -377,14 +338,16 @@ class AnyOrderGenerationConfig(GenerationConfig):
                 "tensor to `generate`."
             )
         config = self._with_defaults()
-        config._check_values()
-        config._check_order()
-        config._check_unmasking()
-        config._check_strategy()
-        if (config.refine_rounds > 0) != (config.refine_length is not None):
+        for name, (requirement, is_met) in REQUIREMENTS.items():
+            value = getattr(config, name)
+            if value is not None and not is_met(value):
+                raise ValueError(f"`{name}` must be {requirement}, but is {value!r}.")
+        for message in config._conflicts():
+            raise ValueError(message)
+        if strict and config.num_return_sequences > 1 and not config.do_sample:
             raise ValueError(
-                f"`refine_rounds` ({config.refine_rounds}) and `refine_length` ({config.refine_length}) have an effect "
-                "only together. Set both, or remove both."
+                f"`num_return_sequences` ({config.num_return_sequences}) with `do_sample=False` cannot be saved, "
+                "because Transformers does not load it. Pass `num_return_sequences` to `generate` instead."
             )
 
     def _with_defaults(self) -> "AnyOrderGenerationConfig":
@@ -395,98 +358,59 @@ class AnyOrderGenerationConfig(GenerationConfig):
                 setattr(config, name, default)
         return config
 
-    def _check_values(self) -> None:
+    def _conflicts(self) -> Iterator[str]:
+        """Yield a message for each setting that contradicts another one."""
+        orders, unmasking = self.orders, self.unmasking  # `orders` checks `order`, `block_length` and `stride`
         if self.max_length is not None and self.max_new_tokens is not None:
-            raise ValueError(
-                f"`max_length` ({self.max_length}) and `max_new_tokens` ({self.max_new_tokens}) are both set. "
-                "Remove one of them."
+            yield (
+                f"`max_length` ({self.max_length}) and `max_new_tokens` ({self.max_new_tokens}) are both set. Remove "
+                "one of them."
             )
-        for name, least in MIN_VALUES.items():
-            if getattr(self, name) is not None:
-                check_integer(name, getattr(self, name), least)
-        for name, allowed in CHOICES.items():
-            check_choice(name, getattr(self, name), allowed)
-        for name in ("do_sample", "output_history", "return_dict_in_generate"):
-            check_flag(name, getattr(self, name))
-        is_unused = is_number(self.temperature) and self.temperature == 0 and not self.do_sample
-        if not is_unused and not (is_number(self.temperature) and MIN_TEMPERATURE <= self.temperature < float("inf")):
-            raise ValueError(
-                f"`temperature` must be at least {MIN_TEMPERATURE} and finite, but is {self.temperature!r}. Set "
-                "`do_sample=False` to take the likeliest tokens."
+        if self.temperature == 0 and self.do_sample:
+            yield (
+                f"`temperature` must be at least {MIN_TEMPERATURE} and finite, but is 0. Set `do_sample=False` to take "
+                "the likeliest tokens."
             )
-        check_positive("repetition_penalty", self.repetition_penalty)
-        for name in ("min_p", "threshold"):
-            check_fraction(name, getattr(self, name))
-        if self.stop_at_eos is not None and not isinstance(self.stop_at_eos, bool):
-            raise ValueError(f"`stop_at_eos` must be True, False or None, but is {self.stop_at_eos!r}.")
-        if self.suppress_tokens is not None and not (
-            isinstance(self.suppress_tokens, list | tuple) and all(map(is_integer, self.suppress_tokens))
-        ):
-            raise ValueError(f"`suppress_tokens` must be a list of token ids, but is {self.suppress_tokens!r}.")
-        sequences = self.bad_words_ids
-        if sequences is not None and not (
-            isinstance(sequences, list)
-            and all(isinstance(ids, list) and all(map(is_integer, ids)) for ids in sequences)
-        ):
-            raise ValueError(f"`bad_words_ids` must be a list of lists of token ids, but is {sequences!r}.")
-        if not (is_number(self.top_p) and 0 < self.top_p <= 1):
-            raise ValueError(f"`top_p` must be above 0 and at most 1, but is {self.top_p!r}.")
-        if not (is_number(self.entropy_bound) and 0 <= self.entropy_bound < float("inf")):
-            raise ValueError(f"`entropy_bound` must be at least 0 and finite, but is {self.entropy_bound!r}.")
-
-    def _check_order(self) -> None:
-        orders = self.orders  # checks `order`, `block_length` and `stride`
-        if self.window is not None and not (orders.certainty or self.unmasking in ADAPTIVE_UNMASKING):
-            raise ValueError(
-                "`window` has no effect without an adaptive `order` ("
-                f"{', '.join(map(repr, ADAPTIVE_ORDERS))}) or an adaptive `unmasking` ("
-                f"{', '.join(map(repr, ADAPTIVE_UNMASKING))}). Set one of them, or remove `window`."
+        if (self.refine_rounds > 0) != (self.refine_length is not None):
+            yield (
+                f"`refine_rounds` ({self.refine_rounds}) and `refine_length` ({self.refine_length}) have an effect "
+                "only together. Set both, or remove both."
+            )
+        if self.window is not None and orders.certainty is None and unmasking not in ADAPTIVE_UNMASKING:
+            yield (
+                f"`window` has no effect without an adaptive `order` ({', '.join(map(repr, ADAPTIVE_ORDERS))}) or an "
+                f"adaptive `unmasking` ({', '.join(map(repr, ADAPTIVE_UNMASKING))}). Set one of them, or remove "
+                "`window`."
             )
         if self.stop_at_eos and self.order is not None and not self.can_stop_at_eos:
-            raise ValueError(
+            yield (
                 "`stop_at_eos` needs text that is generated from left to right or in blocks of `block_length`, without "
                 "refinement. Set `order='left_to_right'` (without `stride` and `unmasking='threshold'`) or "
                 "`block_length`, and remove `refine_rounds`."
             )
-
-    def _check_unmasking(self) -> None:
-        if self.unmasking in ADAPTIVE_UNMASKING and self.num_steps is not None:
-            raise ValueError(
-                f"`num_steps` ({self.num_steps}) cannot be combined with `unmasking={self.unmasking!r}`, which takes "
-                f"as many steps as `{self.unmasking}` requires. Remove `num_steps`."
+        if unmasking in ADAPTIVE_UNMASKING and self.num_steps is not None:
+            yield (
+                f"`num_steps` ({self.num_steps}) cannot be combined with `unmasking={unmasking!r}`, which takes as "
+                "many steps as it needs. Remove `num_steps`."
             )
-        if self.unmasking in SCORE_UNMASKING:
-            if self.num_steps is None or not self.orders.is_uniform:
-                raise ValueError(
-                    f"`unmasking={self.unmasking!r}` needs `num_steps`. It chooses positions itself, so it allows only "
-                    "`order='random'`, without blocks. Set `num_steps` and `order='random'`, and remove `block_length` "
-                    "and `stride`."
-                )
-            if self.refine_rounds:
-                raise ValueError(
-                    f"`unmasking={self.unmasking!r}` cannot be combined with `refine_rounds`, because all positions to "
-                    "generate must be masked at its first step. Remove one of them."
-                )
-
-    def _check_strategy(self) -> None:
-        if self.strategy == "parallel":
-            return
-        if self.num_steps is not None or not self.do_sample:
-            raise ValueError(
-                "`strategy='speculative'` draws exact samples of p(x | order) in as many steps as it needs, so it "
-                "cannot be combined with `num_steps` or `do_sample=False`. Remove these arguments. `draft_length` sets "
-                "the number of drafts per step."
+        if unmasking in SCORE_UNMASKING and (self.num_steps is None or not orders.is_uniform or self.refine_rounds):
+            yield (
+                f"`unmasking={unmasking!r}` needs `num_steps`. It chooses positions itself, among all of them, so it "
+                "allows only `order='random'`, without blocks and refinement. Set `num_steps` and `order='random'`, "
+                "and remove `block_length`, `stride` and `refine_rounds`."
             )
-        if self.unmasking not in ("bernoulli", "fixed_count"):
-            raise ValueError(
-                f"`strategy='speculative'` cannot be combined with `unmasking={self.unmasking!r}`, because the number "
-                "of accepted drafts decides how many positions a step unmasks. Remove one of them."
-            )
-        if self.orders.certainty is not None:
-            raise ValueError(
-                "`strategy='speculative'` needs an order that does not depend on predictions, so it cannot be combined "
-                f"with `order={self.order!r}`. Set `order` to 'random', 'left_to_right' or a tensor."
-            )
+        if self.strategy == "speculative":
+            for name, is_wrong in (
+                ("num_steps", self.num_steps is not None),
+                ("do_sample", not self.do_sample),
+                ("unmasking", unmasking not in ("bernoulli", "fixed_count")),
+                ("order", orders.certainty is not None),
+            ):
+                if is_wrong:
+                    yield (
+                        "`strategy='speculative'` draws exact samples of p(x | order) in as many steps as it needs, so "
+                        f"it cannot be combined with `{name}={getattr(self, name)!r}`. Remove `{name}` or `strategy`."
+                    )
 
     def _check_supported(self) -> None:
         """Raise a `ValueError` if a setting has an effect in Transformers, but is not supported here."""
@@ -512,6 +436,53 @@ class AnyOrderGenerationConfig(GenerationConfig):
             if not has_effect and value is not None and value is not False:  # 0 is a value, too
                 raise ValueError(f"`{name}` has no effect without {needed}. Set {needed}, or remove `{name}`.")
 
+
+def _is_between(least: float, most: float = float("inf")) -> Callable[[object], bool]:
+    """Return a function that tells whether a value is a finite number from `least` to `most`."""
+    return lambda value: is_number(value) and least <= value <= most and value < float("inf")
+
+
+def _is_list_of(is_item: Callable[[object], bool], types: tuple[type, ...] = (list,)) -> Callable[[object], bool]:
+    """Return a function that tells whether a value has one of the `types` and contains such items."""
+    return lambda value: isinstance(value, types) and all(map(is_item, value))
+
+
+def _is_one_of(names: Iterable[str]) -> tuple[str, Callable[[object], bool]]:
+    return f"one of {', '.join(map(repr, names))}", lambda value: isinstance(value, str) and value in names
+
+
+def _is_integer_from(least: int) -> tuple[str, Callable[[object], bool]]:
+    return f"an integer of at least {least}", lambda value: is_integer(value) and value >= least
+
+
+# For each field that is not part of the order: what its value must be, and a function that tells whether it is.
+REQUIREMENTS: dict[str, tuple[str, Callable[[object], bool]]] = {
+    **dict.fromkeys(("max_length", "max_new_tokens", "num_steps", "window"), _is_integer_from(1)),
+    **dict.fromkeys(("refine_length", "num_return_sequences"), _is_integer_from(1)),
+    **dict.fromkeys(("top_k", "refine_rounds", "pad_token_id", "no_repeat_ngram_size"), _is_integer_from(0)),
+    **dict.fromkeys(("min_length", "min_new_tokens"), _is_integer_from(0)),
+    "draft_length": _is_integer_from(2),
+    "schedule": _is_one_of(SCHEDULES),
+    "unmasking": _is_one_of(UNMASKING),
+    "strategy": _is_one_of(("parallel", "speculative")),
+    "draft": _is_one_of(DRAFTS),
+    "top_p_rule": _is_one_of(TOP_P_RULES),
+    "refine_selection": _is_one_of(("neighbours", "least_likely")),
+    **dict.fromkeys(
+        ("do_sample", "stop_at_eos", "output_history", "return_dict_in_generate"),
+        ("True or False", lambda value: isinstance(value, bool)),
+    ),
+    "temperature": (
+        f"at least {MIN_TEMPERATURE} and finite",
+        lambda value: _is_between(MIN_TEMPERATURE)(value) or (is_number(value) and value == 0),
+    ),
+    "repetition_penalty": ("a positive, finite number", lambda value: _is_between(0)(value) and value > 0),
+    "top_p": ("above 0 and at most 1", lambda value: _is_between(0, 1)(value) and value > 0),
+    **dict.fromkeys(("min_p", "threshold"), ("a number from 0 to 1", _is_between(0, 1))),
+    "entropy_bound": ("at least 0 and finite", _is_between(0)),
+    "suppress_tokens": ("a list of token ids", _is_list_of(is_integer, (list, tuple))),
+    "bad_words_ids": ("a list of lists of token ids", _is_list_of(_is_list_of(is_integer))),
+}
 
 # Names of the fields, with their default values.
 FIELDS = {name: getattr(AnyOrderGenerationConfig, name) for name in AnyOrderGenerationConfig.__annotations__}

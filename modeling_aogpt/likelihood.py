@@ -75,7 +75,8 @@ class LogLikelihoodOutput(ModelOutput):
             numbers were drawn. It is NaN for a single random draw, which gives no information about the variance.
         degrees_of_freedom (`int`): Degrees of freedom of Student's t distribution for a confidence interval; 0 if there
             is no standard error or if it is 0. Plus or minus two standard errors cover 95 % only if this number is
-            large (about 60). For fewer draws, replace 2 by `scipy.stats.t.ppf(0.975, output.degrees_of_freedom)`.
+            large (about 60). Otherwise, `scipy.stats.t.ppf(0.975, output.degrees_of_freedom)` standard errors come
+            closer to 95 %.
         importance_weighted (`torch.Tensor` of shape `(batch,)`): log (1/K) sum_k p(x | order k) over the K orders. Its
             expectation is a lower bound on the log-likelihood under the mixture of all orders. This bound is tighter
             for larger K. None if log p(x | order) is only estimated.
@@ -278,14 +279,17 @@ class AnyOrderLikelihoodMixin:
         totals, per_token = [], torch.zeros(input_ids.shape, dtype=torch.float64, device=input_ids.device)
         for first in range(0, num_orders, orders_per_pass):
             number = min(orders_per_pass, num_orders - first)
+            # 1. Draw an order of the context, and several orders of the targets. Each of them becomes a branch.
             drawn = of_context.draw(scorer.is_token, generator)
             parts = [group_orders(drawn, (~is_context).long())[:, :max_context]]
             for _ in range(number):
                 drawn = of_targets.draw(scorer.is_token, generator)
                 parts.append(group_orders(drawn, (~is_target).long())[:, :max_targets])
             columns, branches = join_branches(parts, num_context, num_targets)
+            # 2. Score the targets of every branch given the context.
             scores = scorer.score(columns, branches)
             scores = scorer.score_ensemble(scores, columns, num_context, branches, ensemble_size)
+            # 3. Add up the scores of each branch, and average those of each token.
             totals += [scores.masked_fill(branches != branch, 0.0).sum(dim=-1) for branch in range(number)]
             per_token.scatter_add_(1, columns, scores / num_orders)
         return average_over_orders(scorer, per_token, totals, of_targets.is_random or is_context_random)
@@ -721,6 +725,7 @@ def diffusion_bound(
     per_token = torch.zeros(is_target.shape, dtype=torch.float64, device=is_target.device)
     draws = []
     for times in 1 - draw_stratified(num_times, len(is_target), scorer.generator, is_target.device):
+        # 1. Mask targets at diffusion time t. 2. Predict them given all other tokens. 3. Average the weighted sums.
         is_masked, weights = draw_masks(is_target, times, masking, scorer.generator)
         scores = score(is_masked, times) * weights[:, None]
         per_token += scores / num_times

@@ -30,9 +30,9 @@ TOP_P_RULES = ("inclusive", "exclusive")
 # rare for a trained model, it sorts the whole vocabulary.
 NUM_TOP_P_CANDIDATES = 1024
 
-# Number of tokens in a block of the vocabulary. A draw first chooses a block and then a token of the block, because a
+# Number of tokens in a chunk of the vocabulary. A draw first chooses a chunk and then a token of the chunk, because a
 # cumulative sum over the whole vocabulary is sequential and therefore slow.
-BLOCK_SIZE = 128
+CHUNK_SIZE = 128
 
 # Number of distributions that a CPU computes at once. With 32 distributions, allocating their memory can take four
 # times as long as the arithmetic.
@@ -45,17 +45,10 @@ ROWS_PER_HEAD_CALL = 256
 # text before the token to predict.
 PREFIX_PROCESSORS = frozenset(
     {
-        "EncoderNoRepeatNGramLogitsProcessor",
-        "ExponentialDecayLengthPenalty",
-        "ForcedBOSTokenLogitsProcessor",
-        "ForcedEOSTokenLogitsProcessor",
-        "MinLengthLogitsProcessor",
-        "MinNewTokensLengthLogitsProcessor",
-        "NoRepeatNGramLogitsProcessor",
-        "PrefixConstrainedLogitsProcessor",
-        "SuppressTokensAtBeginLogitsProcessor",
-        "SynthIDTextWatermarkLogitsProcessor",
-        "WatermarkLogitsProcessor",
+        *("EncoderNoRepeatNGramLogitsProcessor", "ExponentialDecayLengthPenalty", "ForcedBOSTokenLogitsProcessor"),
+        *("ForcedEOSTokenLogitsProcessor", "MinLengthLogitsProcessor", "MinNewTokensLengthLogitsProcessor"),
+        *("NoRepeatNGramLogitsProcessor", "PrefixConstrainedLogitsProcessor", "SuppressTokensAtBeginLogitsProcessor"),
+        *("SynthIDTextWatermarkLogitsProcessor", "WatermarkLogitsProcessor"),
     }
 )
 
@@ -63,10 +56,8 @@ PREFIX_PROCESSORS = frozenset(
 # use the index of a row as the index of its sequence.
 ROW_PROCESSORS = frozenset(
     {
-        "EncoderNoRepeatNGramLogitsProcessor",
-        "EncoderRepetitionPenaltyLogitsProcessor",
-        "PrefixConstrainedLogitsProcessor",
-        "SynthIDTextWatermarkLogitsProcessor",
+        *("EncoderNoRepeatNGramLogitsProcessor", "EncoderRepetitionPenaltyLogitsProcessor"),
+        *("PrefixConstrainedLogitsProcessor", "SynthIDTextWatermarkLogitsProcessor"),
     }
 )
 
@@ -183,8 +174,8 @@ def draw_tokens(weights: torch.Tensor, generator: torch.Generator | None = None)
     """
     Draw one token per query, with probabilities proportional to the float64 `weights` (queries, vocab_size).
 
-    One uniform number per query is mapped to a token by the inverse of the cumulative distribution, first over blocks
-    of tokens and then within the block.
+    One uniform number per query is mapped to a token by the inverse of the cumulative distribution, first over chunks
+    of tokens and then within the chunk.
 
     Examples:
         >>> weights = torch.tensor([[0.0, 1.0, 0.0], [0.0, 0.0, 5.0]], dtype=torch.float64)
@@ -196,23 +187,21 @@ def draw_tokens(weights: torch.Tensor, generator: torch.Generator | None = None)
 
 def invert_weights(weights: torch.Tensor, uniform: torch.Tensor) -> torch.LongTensor:
     """Return the tokens (queries,) at which cumulative weights reach fractions `uniform` (queries, 1) of the sum."""
-    num_missing = -weights.shape[1] % BLOCK_SIZE
-    blocks = F.pad(weights, (0, num_missing)) if num_missing else weights  # F.pad with 0 columns would copy
-    blocks = blocks.unflatten(1, (-1, BLOCK_SIZE))
-    block, uniform = _invert(blocks.sum(dim=-1).cumsum(dim=-1), uniform)
-    within = blocks.gather(1, block[..., None].expand(-1, -1, BLOCK_SIZE)).squeeze(1).cumsum(dim=-1)
-    tokens = block * BLOCK_SIZE + _invert(within, uniform)[0]
+    num_missing = -weights.shape[1] % CHUNK_SIZE
+    chunks = F.pad(weights, (0, num_missing)) if num_missing else weights  # F.pad with 0 columns would copy
+    chunks = chunks.unflatten(1, (-1, CHUNK_SIZE))
+    chunk, uniform = _invert(chunks.sum(dim=-1).cumsum(dim=-1), uniform)
+    within = chunks.gather(1, chunk[..., None].expand(-1, -1, CHUNK_SIZE)).squeeze(1).cumsum(dim=-1)
+    tokens = chunk * CHUNK_SIZE + _invert(within, uniform)[0]
     return tokens.clamp(max=weights.shape[1] - 1).squeeze(1)  # out of range only for NaN, which the caller reports
 
 
 def _invert(cumulative: torch.Tensor, uniform: torch.Tensor) -> tuple[torch.LongTensor, torch.Tensor]:
     """
-    Draw an index for each query by inverse transform sampling.
+    Draw an index (queries, 1) for each query by inverse transform sampling, and a new uniform number (queries, 1).
 
-    Return the indices (queries, 1), and new uniform numbers (queries, 1).
-
-    `cumulative` (queries, entries) are cumulative sums of weights. The entry is the one in which `uniform` (queries, 1)
-    times the total weight falls. The new uniform number is the relative offset within this entry.
+    The index is that of the entry of `cumulative` (queries, entries), cumulative sums of weights, in which `uniform`
+    (queries, 1) times the total weight falls. The new uniform number is the relative offset within this entry.
     """
     # The threshold is below the total. An entry whose cumulative sum exceeds it therefore exists, and the first such
     # entry has positive weight.

@@ -309,37 +309,19 @@ def test_log_probabilities_equal_full_forwards(make: Callable, order: str, argum
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"window": 3}, r"`window` has no effect without an adaptive `order` .* or an adaptive `unmasking`"),
-        ({"window": 0, "order": "margin"}, "`window` must be an integer of at least 1, but is 0"),
-        (
-            {"block_length": 2, "stride": 2},
-            r"`block_length` \(2\) and `stride` \(2\) cannot be combined",
-        ),
-        (
-            {"block_length": 2, "order": torch.arange(12)[None]},
-            "`block_length` and `stride` cannot be combined with",
-        ),
-        (
-            {"unmasking": "entropy_bound", "num_steps": 3},
-            r"`num_steps` \(3\) cannot be combined with `unmasking='entropy_bound'`, which takes as many steps as",
-        ),
-        (
-            {"unmasking": "threshold", "num_steps": 3},
-            r"`num_steps` \(3\) cannot be .* many steps as `threshold` requires",
-        ),
-        ({"unmasking": "threshold", "threshold": 1.5}, "`threshold` must be a number from 0 to 1, but is 1.5"),
-        ({"threshold": 0.5}, "`threshold` has no effect without `unmasking='threshold'`"),
-        ({"strategy": "speculative", "unmasking": "threshold"}, "cannot be combined with `unmasking='threshold'`"),
-        ({"unmasking": "entropy_bound", "entropy_bound": -1.0}, r"`entropy_bound` must be at least 0 .* but is -1\.0"),
-        (
-            {"strategy": "speculative", "order": "entropy"},
-            "order that does not depend on predictions, .* with `order='entropy'`. Set `order` to 'random', 'left_to",
-        ),
-        (
-            {"strategy": "speculative", "unmasking": "entropy_bound"},
-            "`strategy='speculative'` cannot be combined with `unmasking='entropy_bound'`",
-        ),
-        ({"unmasking": "euler", "num_steps": 3}, r"`unmasking='euler'` needs a model that predicts a score \(SEDD\)"),
+        ({"window": 3}, "`window` has no effect without an adaptive"),
+        ({"window": 0, "order": "margin"}, "`window` must be an integer of at least 1"),
+        ({"block_length": 2, "stride": 2}, r"`block_length` \(2\) and `stride` \(2\)"),
+        ({"block_length": 2, "order": torch.arange(12)[None]}, "`block_length` and `stride` cannot be"),
+        ({"unmasking": "entropy_bound", "num_steps": 3}, r"`num_steps` \(3\) cannot be combined with"),
+        ({"unmasking": "threshold", "num_steps": 3}, r"`num_steps` \(3\) cannot be .* many steps as"),
+        ({"unmasking": "threshold", "threshold": 1.5}, "`threshold` must be a number from 0 to 1, but"),
+        ({"threshold": 0.5}, "`threshold` has no effect without"),
+        ({"strategy": "speculative", "unmasking": "threshold"}, "cannot be combined with"),
+        ({"unmasking": "entropy_bound", "entropy_bound": -1.0}, "`entropy_bound` must be at least 0 .* but is"),
+        ({"strategy": "speculative", "order": "entropy"}, "order that does not depend on predictions"),
+        ({"strategy": "speculative", "unmasking": "entropy_bound"}, "`strategy='speculative'` cannot be combined"),
+        ({"unmasking": "euler", "num_steps": 3}, "`unmasking='euler'` needs a model that"),
         ({"unmasking": "analytic"}, "`unmasking='analytic'` needs `num_steps`"),
     ],
 )

@@ -165,32 +165,20 @@ def test_an_ensemble_does_not_permute_targets(model: AOGPTForAnyOrderLM, ids: to
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (
-            {"targets": torch.ones(3, 4)},
-            r"`targets` must have one value per token, that is, shape \(3, 6\), but has shape \(3, 4\)",
-        ),
+        ({"targets": torch.ones(3, 4)}, "`targets` must have one value per token, that"),
         ({"targets": torch.zeros(3, N)}, "`targets` selects no position"),
         (
             {"targets": mark(([1], [2], [3])), "context": mark(([0], [2], []))},
-            "Column 2 of sequence 1 is in both `targets` and `context`",
+            "Column 2 of sequence 1 is in both `targets`",
         ),
         ({"targets": mark(([1],) * 3), "attention_mask": ~mark(([0], [], [1]))}, "Column 1 of sequence 2 is padding"),
-        (
-            {"targets": mark(([1],) * 3), "context_orders": "sideways"},
-            "`context_orders` must be one of 'left_to_right', 'random', .* but is 'sideways'",
-        ),
-        (
-            {"targets": mark(([1],) * 3), "ensemble_size": 0},
-            "`ensemble_size` must be an integer of at least 1, but is 0",
-        ),
+        ({"targets": mark(([1],) * 3), "context_orders": "sideways"}, "`context_orders` must be one of"),
+        ({"targets": mark(([1],) * 3), "ensemble_size": 0}, "`ensemble_size` must be an integer of at"),
         (
             {"targets": mark(([1],) * 3), "orders": "left_to_right", "num_orders": 2},
-            r"`num_orders` \(2\) averages over random orders",
+            r"`num_orders` \(2\) averages over random",
         ),
-        (
-            {"targets": mark(([1],) * 3), "block_length": 2, "stride": 2},
-            r"`block_length` \(2\) and `stride` \(2\) cannot be combined",
-        ),
+        ({"targets": mark(([1],) * 3), "block_length": 2, "stride": 2}, r"`block_length` \(2\) and `stride` \(2\)"),
     ],
 )
 def test_arguments_that_are_not_allowed_are_errors(
@@ -213,7 +201,7 @@ def test_arguments_that_are_not_tensors_are_errors(model: AOGPTForAnyOrderLM, id
 
 
 def test_masks_in_the_sets_are_errors(model: AOGPTForAnyOrderLM, ids: torch.LongTensor) -> None:
-    with pytest.raises(ValueError, match=r"This id is the mask\. .* likelihoods need unmasked text"):
+    with pytest.raises(ValueError, match=r"This id is the mask\. .* likelihoods need"):
         model.conditional_log_likelihood(ids.index_fill(1, torch.tensor([0]), 11), mark(([1],) * 3))
 
 

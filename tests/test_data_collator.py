@@ -64,7 +64,7 @@ def test_changed_settings_apply_to_the_next_batch() -> None:
     )
     assert all(torch.equal(batch[name], values) for name, values in expected.items())
     collator.left_to_right_fraction = 2.0
-    with pytest.raises(ValueError, match="`left_to_right_fraction` must be a number from 0 to 1"):
+    with pytest.raises(ValueError, match="`left_to_right_fraction` must be a number"):
         collator(features([6]))
 
 
@@ -144,53 +144,21 @@ def test_positions_without_labels_are_the_context() -> None:
 @pytest.mark.parametrize(
     ("arguments", "samples", "message"),
     [
-        (
-            {},
-            [{"input_ids": [1]}, {"input_ids": [1, 2]}],
-            "Sequences of 1 tokens need padding to 2. Set `pad_token_id`",
-        ),
+        ({}, [{"input_ids": [1]}, {"input_ids": [1, 2]}], "Sequences of 1 tokens need padding to 2. Set"),
         ({"pad_token_id": 0}, [{"input_ids": [1]}, {"input_ids": []}], "Feature 1 has no tokens. Remove empty texts"),
-        (
-            {},
-            [{"input_ids": [1], "left_to_right_fraction": -1}],
-            "`left_to_right_fraction` must be a number from 0 to 1, but is -1.0",
-        ),
-        (
-            {},
-            {"input_ids": [[1]], "attention_mask": [[1]]},
-            "Feature 0 must be a mapping with `input_ids`, but has type str. Pass a list of tokenized texts",
-        ),
-        ({}, [{"text": "A"}], "Feature 0 must be a mapping with `input_ids`, but has text"),
+        ({}, [{"input_ids": [1], "left_to_right_fraction": -1}], "`left_to_right_fraction` must be a number"),
+        ({}, {"input_ids": [[1]], "attention_mask": [[1]]}, "Feature 0 must be a mapping with `input_ids`"),
+        ({}, [{"text": "A"}], "Feature 0 must be a mapping with `input_ids`"),
         ({}, [{"input_ids": [1], "order_seed": 0.5}], "`order_seed` must be an integer, but is 0.5"),
         ({"seed": 0.5}, [], "`seed` must be an integer, but is 0.5"),
-        ({"pad_token_id": "<pad>"}, [], "`pad_token_id` must be an integer, .* but has type str"),
-        (
-            {"orders": "blocks-3"},
-            [],
-            "`orders` must be one of 'left_to_right', 'random', 'shared', 'context_first', 'gaps_last', but",
-        ),
-        (
-            {},
-            [{"input_ids": [1, 2, 3], "labels": [1, 2]}],
-            r"Feature 0 must be one sequence.* `input_ids` has shape \(3,\), `labels` \(2,\) and `attention_mask` \(3,",
-        ),
+        ({"pad_token_id": "<pad>"}, [], "`pad_token_id` must be an integer, .* but has"),
+        ({"orders": "blocks-3"}, [], "`orders` must be one of 'left_to_right'"),
+        ({}, [{"input_ids": [1, 2, 3], "labels": [1, 2]}], "Feature 0 must be one sequence.* `input_ids`"),
         ({}, [{"input_ids": [[1, 2]]}], "Feature 0 must be one sequence"),
-        (
-            {},
-            [{"input_ids": [1, 2], "orders": [1, 0]}],
-            "Feature 0 contains `orders`, but the collator draws the orders",
-        ),
-        ({}, [{"input_ids": [1.7, 2.2]}], "Feature 0 must hold integers, but `input_ids` has dtype torch.float32"),
-        (
-            {},
-            [{"input_ids": [1, 2], "labels": [1.0, 2.0]}],
-            "Feature 0 must hold integers, but `input_ids` has dtype torch.int64 and `labels` torch.float32",
-        ),
-        (
-            {"pad_to_multiple_of": 3},
-            [{"input_ids": [1, 2]}],
-            "Sequences of 2 tokens need padding to 3. Set `pad_token_id`",
-        ),
+        ({}, [{"input_ids": [1, 2], "orders": [1, 0]}], "Feature 0 contains `orders`, but the collator"),
+        ({}, [{"input_ids": [1.7, 2.2]}], "Feature 0 must hold integers, but `input_ids`"),
+        ({}, [{"input_ids": [1, 2], "labels": [1.0, 2.0]}], "Feature 0 must hold integers, but `input_ids`"),
+        ({"pad_to_multiple_of": 3}, [{"input_ids": [1, 2]}], "Sequences of 2 tokens need padding to 3. Set"),
     ],
 )
 def test_values_that_are_not_allowed_are_errors(arguments: dict, samples: list[dict], message: str) -> None:

@@ -285,66 +285,36 @@ def test_the_head_may_have_another_dtype_or_kind() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (
-            {"inputs": torch.tensor([[1.5, 11.0]])},
-            "`inputs` must hold integers, but has dtype torch.float32. Use inputs.long()",
-        ),
-        ({"inputs": torch.tensor([1, 11])}, "`inputs` must have shape (batch, n) with batch >= 1, but has shape (2,)"),
+        ({"inputs": torch.tensor([[1.5, 11.0]])}, "`inputs` must hold integers, but has dtype"),
+        ({"inputs": torch.tensor([1, 11])}, "`inputs` must have shape (batch, n) with"),
         (
             {"inputs": torch.tensor([[1, 11]]), "input_ids": torch.tensor([[1, 11]])},
-            "`inputs` and `input_ids` are two names of the same argument. Remove one",
+            "`inputs` and `input_ids` are two names of the",
         ),
         (
             {"inputs": torch.tensor([[1, 11]]), "attention_mask": torch.ones(1, 3)},
-            "`attention_mask` must have one value per token, that is, shape (1, 2), but has shape (1, 3)",
+            "`attention_mask` must have one value per",
         ),
-        ({"attention_mask": torch.ones(1, 3)}, "`attention_mask` has no effect without `inputs`"),
-        (
-            {"inputs": torch.tensor([[1, 12]]), "max_new_tokens": 1},
-            "`input_ids` contains the id 12, but ids of text must be at least 0 and below 11 "
-            "(config.num_valid_tokens). The mask of this model has the id 11. Use a tokenizer",
-        ),
-        (
-            {"inputs": torch.zeros(2, 0).long()},
-            "nothing to generate: `inputs` has shape (2, 0). Set `max_new_tokens` or `max_length`",
-        ),
-        (
-            {"inputs": torch.tensor([[1, 2]])},
-            "nothing to generate: `inputs` contains no mask (id 11). Put masks where tokens should be filled in, or "
-            "set `max_new_tokens` or `max_length`",
-        ),
+        ({"attention_mask": torch.ones(1, 3)}, "`attention_mask` has no effect without"),
+        ({"inputs": torch.tensor([[1, 12]]), "max_new_tokens": 1}, "`input_ids` contains the id 12, but ids of"),
+        ({"inputs": torch.zeros(2, 0).long()}, "nothing to generate: `inputs` has shape"),
+        ({"inputs": torch.tensor([[1, 2]])}, "nothing to generate: `inputs` contains no"),
         (
             {"inputs": torch.tensor([[1, 11]]), "attention_mask": torch.tensor([[1, 0]])},
-            "nothing to generate: `inputs` contains no mask (id 11)",
+            "nothing to generate: `inputs` contains no",
         ),
-        (
-            {"inputs": torch.tensor([[1, 2, 11]]), "max_length": 2},
-            "`max_length` (2) is less than the length of `inputs` (3). Increase `max_length`, or set",
-        ),
-        (
-            {"max_length": 13},
-            "would have 13 tokens (with padding), 13 of them new, but this model takes at most 12",
-        ),
+        ({"inputs": torch.tensor([[1, 2, 11]]), "max_length": 2}, "`max_length` (2) is less than the length of"),
+        ({"max_length": 13}, "`inputs` has 0 tokens per sequence (with padding), and 13"),
         (
             {"inputs": torch.tensor([[1, 2]]), "max_new_tokens": 20},
-            "would have 22 tokens (with padding), 20 of them new, but this model takes at most 12 "
-            "(config.max_position_embeddings). "
-            "Request at most 10 new tokens",
+            "`inputs` has 2 tokens per sequence (with padding), and 20",
         ),
         (
             {"inputs": torch.full((1, 13), 11), "max_new_tokens": 1},
-            "`input_ids` has 14 tokens per sequence (with padding), but this model takes 1 to 12 "
-            "(config.max_position_embeddings). "
-            "Truncate or split the text",
+            "`inputs` has 13 tokens per sequence (with padding), and 1",
         ),
-        (
-            {"order": torch.tensor([[0, 0, 1]]), "max_length": 3},
-            "`order[0]` must contain each position from 0 to 2 exactly once, but is [0, 0, 1]",
-        ),
-        (
-            {"order": torch.tensor([[0, 1]]), "max_length": 3},
-            "shape (1, 3), but has shape (1, 2)",
-        ),
+        ({"order": torch.tensor([[0, 0, 1]]), "max_length": 3}, "`order[0]` must contain each position from 0"),
+        ({"order": torch.tensor([[0, 1]]), "max_length": 3}, "shape (1, 3), but has shape (1, 2)"),
         (
             {"inputs": torch.tensor([[1, 11]]), "order": torch.tensor([[0, 1]]), "num_return_sequences": 3},
             "shape (3, 2), but has shape (1, 2)",
@@ -359,24 +329,15 @@ def test_invalid_inputs_are_refused(arguments: dict, message: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"inputs": [[1, 11]]}, "`inputs` must be a torch.Tensor, but has type list. Use torch.tensor(...)"),
-        ({"inputs": np.array([[1, 11]])}, "`inputs` must be a torch.Tensor, but has type ndarray"),
+        ({"inputs": [[1, 11]]}, "`inputs` must be a torch.Tensor, but has type"),
+        ({"inputs": np.array([[1, 11]])}, "`inputs` must be a torch.Tensor, but has type"),
         (
             {"inputs": torch.tensor([[1, 11]]), "attention_mask": [[1, 1]]},
-            "`attention_mask` must be a torch.Tensor, but has type list",
+            "`attention_mask` must be a torch.Tensor, but",
         ),
-        (
-            {"generator": 42},
-            "`generator` must be a torch.Generator, but has type int. Use torch.Generator().manual_seed(0)",
-        ),
-        (
-            {"generation_config": {"max_new_tokens": 4}},
-            "`generation_config` must be a GenerationConfig, but has type dict",
-        ),
-        (
-            {"logits_processor": SuppressTokensLogitsProcessor([1])},
-            "`logits_processor` must be a list, but has type SuppressTokensLogitsProcessor",
-        ),
+        ({"generator": 42}, "`generator` must be a torch.Generator, but"),
+        ({"generation_config": {"max_new_tokens": 4}}, "`generation_config` must be a"),
+        ({"logits_processor": SuppressTokensLogitsProcessor([1])}, "`logits_processor` must be a list"),
     ],
 )
 def test_arguments_of_the_wrong_type_are_refused(arguments: dict, message: str) -> None:
@@ -488,7 +449,7 @@ def test_logits_that_are_not_finite_end_a_generation_at_once(arguments: dict) ->
     model.model.register_forward_hook(lambda *_: passes.append(1))
     with torch.no_grad():
         model.lm_head.bias[3] = float("nan")
-    with pytest.raises(ValueError, match=r"logits are not finite .* Check the weights and the dtype"):
+    with pytest.raises(ValueError, match=r"logits are not finite .* Check the weights"):
         model.generate(**arguments)
     assert len(passes) <= 2
 

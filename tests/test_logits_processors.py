@@ -187,7 +187,7 @@ def test_processors_may_be_a_plain_list() -> None:
 
 @pytest.mark.parametrize("arguments", [{}, {"strategy": "speculative"}, {"unmasking": "entropy_bound"}])
 def test_processors_that_forbid_every_token_are_reported(arguments: dict) -> None:
-    with pytest.raises(ValueError, match=r"logits are not finite .* that no logits processor forbids every token"):
+    with pytest.raises(ValueError, match=r"logits are not finite .* that no logits"):
         random_model().generate(logits_processor=[SuppressTokensLogitsProcessor([*range(11)])], **arguments)
 
 
@@ -314,7 +314,7 @@ def test_excluded_tokens_must_be_ids_of_text(settings: dict) -> None:
 
 @pytest.mark.parametrize("value", [[1, 2], [["a"]], [[True]], [(1,)], 3])
 def test_bad_words_must_be_lists_of_ids(value: object) -> None:
-    with pytest.raises(ValueError, match="`bad_words_ids` must be a list of lists of token ids, but is "):
+    with pytest.raises(ValueError, match="`bad_words_ids` must be a list of lists of"):
         random_model().generate(order="left_to_right", bad_words_ids=value)
 
 

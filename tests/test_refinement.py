@@ -274,21 +274,18 @@ def test_sequences_without_masks_do_not_change(strategy: str) -> None:
 
 def test_too_long_refine_length_is_refused_before_the_first_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(CachedDecodingState, "query", lambda *arguments: pytest.fail("computed before it was checked"))
-    with pytest.raises(ValueError, match=r"`refine_length` \(3\) is more than the 2 generated tokens of a sequence"):
+    with pytest.raises(ValueError, match=r"`refine_length` \(3\) is more than the 2"):
         random_model().generate(torch.tensor([[11, 1, 11]]), refine_rounds=1, refine_length=3)
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"refine_rounds": 2}, r"`refine_rounds` \(2\) and `refine_length` \(None\) have an effect only together"),
-        ({"refine_length": 2}, r"`refine_rounds` \(0\) and `refine_length` \(2\) have an effect only together"),
-        ({"refine_selection": "least_likely"}, "`refine_selection` has no effect without `refine_rounds` above 0"),
-        (
-            {"refine_rounds": 1, "refine_length": 2, "refine_selection": "worst"},
-            "`refine_selection` must be one of 'neighbours', 'least_likely', but is 'worst'",
-        ),
-        ({"refine_rounds": -1}, "`refine_rounds` must be an integer of at least 0, but is -1"),
+        ({"refine_rounds": 2}, r"`refine_rounds` \(2\) and `refine_length`"),
+        ({"refine_length": 2}, r"`refine_rounds` \(0\) and `refine_length`"),
+        ({"refine_selection": "least_likely"}, "`refine_selection` has no effect without"),
+        ({"refine_rounds": 1, "refine_length": 2, "refine_selection": "worst"}, "`refine_selection` must be one of"),
+        ({"refine_rounds": -1}, "`refine_rounds` must be an integer of at"),
     ],
 )
 def test_invalid_arguments_are_refused(arguments: dict, message: str) -> None:

@@ -96,10 +96,10 @@ def test_exclusive_top_p_removes_the_token_that_crosses_p() -> None:
 # ------------------------------------------------------------------------------------------------------------- draws
 
 
-@pytest.mark.parametrize("num_tokens", [sampling.BLOCK_SIZE * 3, sampling.BLOCK_SIZE * 2 + 7])
+@pytest.mark.parametrize("num_tokens", [sampling.CHUNK_SIZE * 3, sampling.CHUNK_SIZE * 2 + 7])
 def test_draws_from_several_blocks_of_tokens_follow_their_weights(num_tokens: int) -> None:
     weights = torch.rand(num_tokens, generator=seeded(1), dtype=torch.float64) + 0.1
-    weights[: sampling.BLOCK_SIZE] *= 3  # blocks of different total weight
+    weights[: sampling.CHUNK_SIZE] *= 3  # chunks of different total weight
     weights[5], weights[-1] = 0, 0
     tokens = draw_tokens(weights.expand(100_000, -1), seeded())
     assert follows(tokens.bincount(minlength=num_tokens).double(), weights / weights.sum())

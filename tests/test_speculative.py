@@ -130,10 +130,10 @@ def test_bfloat16_log_probabilities_are_near_the_likelihood() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"strategy": "lookahead"}, "`strategy` must be one of 'parallel', 'speculative', but is 'lookahead'"),
-        ({"strategy": "speculative", "num_steps": 3}, "cannot be combined with `num_steps` or `do_sample=False`"),
-        ({"strategy": "speculative", "do_sample": False}, "cannot be combined with `num_steps` or `do_sample=False`"),
-        ({"strategy": "speculative", "draft_length": 1}, "`draft_length` must be an integer of at least 2, but is 1"),
+        ({"strategy": "lookahead"}, "`strategy` must be one of 'parallel'"),
+        ({"strategy": "speculative", "num_steps": 3}, "cannot be combined with `num_steps` or"),
+        ({"strategy": "speculative", "do_sample": False}, "cannot be combined with `num_steps` or"),
+        ({"strategy": "speculative", "draft_length": 1}, "`draft_length` must be an integer of at least"),
     ],
 )
 def test_invalid_arguments_are_refused(arguments: dict, message: str) -> None:

@@ -258,6 +258,7 @@ class AnyOrderGenerationMixin(GenerationMixin):
         state = self.decoding_state_class(self, ids, orders, blocks, is_token)
         if config.refine_rounds:
             check_refine_length(state, config.refine_length)
+        stops, in_blocks = eos is not None and config.may_stop_at_eos, not config.is_left_to_right
         may_end = state.continues_prompt | bool(config.stop_at_eos)
         sampler = self._make_sampler(state, config, eos, logits_processor, generator)
         progress = GenerationProgress(state, streamer, config.output_history, will_refine=config.refine_rounds > 0)
@@ -267,8 +268,8 @@ class AnyOrderGenerationMixin(GenerationMixin):
                 orders = config.orders.draw(is_token, generator)
                 state.remask(choose_refined_positions(state, config, generator), orders)
             for _ in sampler.run():
-                if eos is not None and config.may_stop_at_eos:
-                    state.end_after_eos(eos, pad_token_id, in_blocks=not config.is_left_to_right, may_end=may_end)
+                if stops:
+                    state.end_after_eos(eos, pad_token_id, in_blocks, may_end)
                 if state.token_logprobs.is_cpu:  # elsewhere, the check would make the CPU wait in every step
                     state.check_finite()
                 progress.update()
@@ -306,7 +307,7 @@ class AnyOrderGenerationMixin(GenerationMixin):
         if config.strategy == "speculative":
             return SpeculativeSampler(state, sampler, DRAFTS[config.draft](sampler), config.draft_length)
         rule = make_unmasking_rule(config, self.config.num_valid_tokens, generator)
-        return ParallelSampler(state, rule, sampler, config.orders.certainty, config.window)
+        return ParallelSampler(state, rule, sampler, config.certainty, config.window)
 
     def _make_output(
         self, state: DecodingState, sampler: ParallelSampler | SpeculativeSampler, progress: "GenerationProgress"

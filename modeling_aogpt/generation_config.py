@@ -11,10 +11,10 @@ import torch
 from transformers import PreTrainedConfig
 from transformers.generation import GenerationConfig, GenerationMixin
 
-from .orders import ADAPTIVE_ORDERS, ORDER_NAMES, Orders
+from .orders import ORDER_NAMES, Orders
 from .sampling import TOP_P_RULES
 from .speculative import DRAFTS
-from .unmasking import ADAPTIVE_UNMASKING, SCHEDULES, SCORE_UNMASKING, UNMASKING
+from .unmasking import ADAPTIVE_UNMASKING, CERTAINTY_MEASURES, SCHEDULES, SCORE_UNMASKING, UNMASKING
 from .validation import is_integer, is_number, suggest
 
 # Lowest temperature. Dividing logits by a much lower temperature would overflow in float64.
@@ -255,7 +255,14 @@ class AnyOrderGenerationConfig(GenerationConfig):
     def orders(self) -> Orders:
         """Return the orders that `order` (random orders if it is None), `block_length` and `stride` describe."""
         kind = "random" if self.order is None else self.order
-        return Orders(kind, self.block_length, self.stride, "order", (*ORDER_NAMES, *ADAPTIVE_ORDERS), (torch.Tensor,))
+        return Orders(
+            kind, self.block_length, self.stride, "order", (*ORDER_NAMES, *CERTAINTY_MEASURES), (torch.Tensor,)
+        )
+
+    @property
+    def certainty(self) -> str | None:
+        """Return the name of the measure that decides the order, if `order` is adaptive, else None."""
+        return self.order if isinstance(self.order, str) and self.order in CERTAINTY_MEASURES else None
 
     @property
     def is_left_to_right(self) -> bool:
@@ -376,10 +383,10 @@ class AnyOrderGenerationConfig(GenerationConfig):
                 f"`refine_rounds` ({self.refine_rounds}) and `refine_length` ({self.refine_length}) have an effect "
                 "only together. Set both, or remove both."
             )
-        if self.window is not None and orders.certainty is None and unmasking not in ADAPTIVE_UNMASKING:
+        if self.window is not None and self.certainty is None and unmasking not in ADAPTIVE_UNMASKING:
             yield (
-                f"`window` has no effect without an adaptive `order` ({', '.join(map(repr, ADAPTIVE_ORDERS))}) or an "
-                f"adaptive `unmasking` ({', '.join(map(repr, ADAPTIVE_UNMASKING))}). Set one of them, or remove "
+                f"`window` has no effect without an adaptive `order` ({', '.join(map(repr, CERTAINTY_MEASURES))}) or "
+                f"an adaptive `unmasking` ({', '.join(map(repr, ADAPTIVE_UNMASKING))}). Set one of them, or remove "
                 "`window`."
             )
         if self.stop_at_eos and self.order is not None and not self.can_stop_at_eos:
@@ -404,7 +411,7 @@ class AnyOrderGenerationConfig(GenerationConfig):
                 ("num_steps", self.num_steps is not None),
                 ("do_sample", not self.do_sample),
                 ("unmasking", unmasking not in ("bernoulli", "fixed_count")),
-                ("order", orders.certainty is not None),
+                ("order", self.certainty is not None),
             ):
                 if is_wrong:
                     yield (

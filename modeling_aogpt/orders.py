@@ -19,8 +19,6 @@ from .validation import check_choice, check_integer, check_orders
 # Type of the arguments `order` and `orders` (see `Orders`).
 OrderArgument = torch.LongTensor | str | Callable[..., torch.LongTensor]
 ORDER_NAMES = ("left_to_right", "random")
-# Orders that depend on the predictions: the position with the highest certainty comes first (see `unmasking.py`).
-ADAPTIVE_ORDERS = ("confidence", "margin", "entropy")
 
 
 def left_to_right_orders(batch_size: int, length: int, device: torch.device | str | None = None) -> torch.LongTensor:
@@ -142,11 +140,6 @@ class Orders:
         return self.block_length is not None or self.stride is not None
 
     @property
-    def certainty(self) -> str | None:
-        """Return the certainty that decides the order, if the order is adaptive (see `ADAPTIVE_ORDERS`), else None."""
-        return self.kind if self._is_named(*ADAPTIVE_ORDERS) else None
-
-    @property
     def is_left_to_right(self) -> bool:
         """Return whether all positions come from left to right."""
         return self._is_named("left_to_right") and self.stride is None
@@ -161,8 +154,8 @@ class Orders:
         """Return whether all orders are equally likely."""
         return self._is_named("random") and not self.has_blocks
 
-    def _is_named(self, *names: str) -> bool:
-        return isinstance(self.kind, str) and self.kind in names
+    def _is_named(self, name: str) -> bool:
+        return isinstance(self.kind, str) and self.kind == name
 
     def blocks(self, positions: torch.LongTensor) -> torch.LongTensor:
         """Return the index of the block of each position; 0 for all positions if there are no blocks."""
@@ -174,8 +167,8 @@ class Orders:
         """
         Return orders (batch, n) with padding at the end. Every call draws new random orders.
 
-        `is_token` (batch, n) is False at padding, and is indexed by position. With an adaptive order, the result is the
-        order of positions of equal certainty: from left to right.
+        `is_token` (batch, n) is False at padding, and is indexed by position. Names that only the caller knows, such as
+        those of adaptive orders, mean left to right here, which decides between positions of equal certainty.
         """
         (batch_size, length), device = is_token.shape, is_token.device
         if self._is_named("random"):

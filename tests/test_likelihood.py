@@ -12,7 +12,7 @@ import torch
 
 from modeling_aogpt import LogLikelihoodOutput, likelihood
 from modeling_aogpt.orders import left_to_right_orders, random_orders
-from tests.references import block_orders, random_encoder, random_model
+from tests.references import block_orders, random_encoder, random_model, seeded
 
 
 def test_log_likelihood_is_the_chain_rule_along_the_order(
@@ -343,3 +343,15 @@ def test_unknown_arguments_name_the_known_one(argument: str, hint: str, ids: tor
         for method in (model.log_likelihood, partial(model.conditional_log_likelihood, targets=torch.ones_like(ids))):
             with pytest.raises(TypeError, match=re.escape(f"got the unknown argument `{argument}`. {hint}")):
                 method(ids, **{argument: 1})
+
+
+def test_degrees_of_freedom_count_independent_draws() -> None:
+    model, ids = random_model(), torch.tensor([[1, 2, 3, 4]])
+    for arguments, expected in (
+        ({}, 0),
+        ({"num_orders": 4}, 3),
+        ({"ensemble_size": 2, "num_ranks": 4}, 2),
+        ({"orders": "random", "num_orders": 8, "ensemble_size": 2, "num_ranks": 4}, 2),
+    ):
+        assert model.log_likelihood(ids, generator=seeded(), **arguments).degrees_of_freedom == expected
+    assert model.diffusion_log_likelihood(ids, num_times=8, generator=seeded()).degrees_of_freedom == 4

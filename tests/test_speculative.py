@@ -131,8 +131,8 @@ def test_bfloat16_log_probabilities_are_near_the_likelihood() -> None:
     ("arguments", "message"),
     [
         ({"strategy": "lookahead"}, "`strategy` must be one of 'parallel'"),
-        ({"strategy": "speculative", "num_steps": 3}, "cannot be combined with `num_steps` or"),
-        ({"strategy": "speculative", "do_sample": False}, "cannot be combined with `num_steps` or"),
+        ({"strategy": "speculative", "num_steps": 3}, "cannot be combined with `"),
+        ({"strategy": "speculative", "do_sample": False}, "cannot be combined with `"),
         ({"strategy": "speculative", "draft_length": 1}, "`draft_length` must be an integer of at least"),
     ],
 )

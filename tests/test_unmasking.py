@@ -3,6 +3,7 @@
 """Schedules: grids of masked fractions, and the steps at which positions are unmasked."""
 
 import math
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ import torch
 from modeling_aogpt.unmasking import (
     Candidates,
     EntropyBoundUnmasking,
+    ScheduledUnmasking,
     ThresholdUnmasking,
     draw_step_sizes,
     masked_fractions,
@@ -92,3 +94,15 @@ def test_history_has_only_steps_that_unmask_something() -> None:
     arguments = {"max_length": 4, "num_steps": 12, "unmasking": "euler", "generator": seeded()}
     output = model.generate(output_history=True, return_dict_in_generate=True, **arguments)
     assert len(output.history) == 1 + len(output.unmasking_steps.unique()) < 1 + output.num_forward_passes
+
+
+def test_steps_that_unmask_nothing_are_skipped() -> None:
+    """So that a million steps for four tokens take as many passes as they unmask tokens in, and no time."""
+    model = random_encoder()
+    arguments = {"max_length": 4, "order": "left_to_right", "num_steps": 10**6, "return_dict_in_generate": True}
+    output = model.generate(**arguments, generator=seeded())
+    assert output.num_forward_passes == len(output.unmasking_steps.unique()) <= 4
+    rule = ScheduledUnmasking(10**6, "linear", "bernoulli", seeded())
+    state = SimpleNamespace(num_masked=torch.tensor([4]))
+    assert [step for step, _ in rule.steps(state)] == sorted(output.unmasking_steps.flatten().tolist())
+    assert next(step for step, _ in rule.steps(state)) >= 10**6  # refinement continues the count

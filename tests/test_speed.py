@@ -554,10 +554,7 @@ def test_memory_is_measured_in_another_process(tmp_path: Path) -> None:
         ({"model": "mine"}, r"`size` \(tiny\) has no effect with `model` \(mine\)"),
         ({"contenders": ["cache"]}, r"`contenders` must be one of 'decoder', .* but is 'cache'\."),
         ({"length": 65}, "`length` must be between 1 and 64 .* but is 65"),
-        (
-            {"compare": "no_such_module:function"},
-            r"`compare` \('no_such_module:function'\) cannot be imported\. .*No module",
-        ),
+        ({"compare": "no_such_module:function"}, "`compare` .* cannot be imported"),
     ],
 )
 def test_bad_arguments(arguments: dict, message: str) -> None:

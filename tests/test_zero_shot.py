@@ -122,10 +122,8 @@ def test_standard_error_over_rows() -> None:
     values = np.array([1.0, 4.0, 2.0, 7.0])
     mean, error = ratio_with_error(values, np.full(4, 2.0))
     assert (mean, error) == (3.5 / 2, pytest.approx(values.std(ddof=1) / 4**0.5 / 2))
-    assert ratio_with_error(3 * np.arange(1.0, 5.0), np.arange(1.0, 5.0)) == (
-        3,
-        0,
-    )  # every row has the same bits per byte
+    sizes = np.arange(1.0, 5.0)
+    assert ratio_with_error(3 * sizes, sizes) == (3, 0)  # every sequence has the same bits per byte
     assert ratio_with_error(np.array([6.0]), np.array([3.0])) == (2, None)
 
 
@@ -254,10 +252,8 @@ def test_the_released_subset_is_scored_in_random_orders_only(
     arguments = ScoringArguments(datasets=["ptb"], data_dir=data_dir, released_subset=True)
     results = zero_shot(folder, arguments)
     scored = results["datasets"]["ptb"]["measures"]
-    assert {measure: metrics["sequences"] for measure, metrics in scored.items()} == {
-        "left_to_right": 12,
-        "any_order": 2,
-    }
+    counts = {measure: metrics["sequences"] for measure, metrics in scored.items()}
+    assert counts == {"left_to_right": 12, "any_order": 2}
     whole = zero_shot(folder, replace(arguments, released_subset=False))["datasets"]["ptb"]["measures"]
     assert scored["left_to_right"] == whole["left_to_right"]
     assert scored["any_order"]["perplexity"] != whole["any_order"]["perplexity"]
@@ -433,9 +429,7 @@ def test_unconnected_processes_are_an_error(
 def test_journal_refuses_missing_and_repeated_rows() -> None:
     journal = Journal()
     journal.add("a", [0, 2], [1.0, 2.0])
-    with pytest.raises(
-        RuntimeError, match=r"the 3 sequences of a must have one score, but there are 2 scores for 2 sequences"
-    ):
+    with pytest.raises(RuntimeError, match=r"3 sequences of a .* 2 scores for 2 sequences"):
         journal.gather("a", 3)
     journal.add("b", [0, 1], [1.0, 2.0])
     journal.add("b", [1], [2.0])
@@ -448,16 +442,9 @@ def test_two_processes_give_the_results_of_one(folder: str, arguments: ScoringAr
     command = [folder, "--text-file", *arguments.text_file, *options, "--output_dir"]
     main([*command, str(tmp_path / "one")])
     launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
-    environment = os.environ | {
-        "PYTHONPATH": str(ROOT),
-        "HF_DATASETS_CACHE": str(tmp_path / "cache"),
-    }
-    subprocess.run(
-        [*launch, ROOT / "eval/zero_shot.py", *command, tmp_path / "two"],
-        check=True,
-        env=environment,
-        timeout=300,
-    )
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "HF_DATASETS_CACHE": str(tmp_path / "cache")}
+    script = [*launch, ROOT / "eval/zero_shot.py", *command, tmp_path / "two"]
+    subprocess.run(script, check=True, env=environment, timeout=300)
     one, two = (json.loads((tmp_path / name / "results.json").read_text()) for name in ("one", "two"))
     assert (one["hardware"]["num_processes"], two["hardware"]["num_processes"]) == (1, 2)
     for measure, values in one["datasets"]["text files"]["measures"].items():
@@ -476,40 +463,31 @@ def test_a_causal_model_needs_two_tokens_in_the_published_protocol(judge: str, d
         ({"text_file": ["missing.txt"]}, "no file 'missing.txt'"),
         ({"text_file": ["empty.txt"]}, "empty.txt is empty"),
         ({"sample_by": "paragraph", "text_file": ["a.jsonl"]}, "`sample_by` can only be set for plain text"),
-        ({"tokenizer": "nowhere"}, "The tokenizer 'nowhere' cannot be loaded from the Hub or a folder"),
+        ({"tokenizer": "nowhere"}, "The tokenizer 'nowhere' cannot be loaded"),
         ({"tokenizer": "other"}, "has 17 ids, but the model has 16"),
-        ({"sequence_length": 13}, r"`sequence_length` must be between 1 and 12 .* but is 13"),
-        ({"sequence_length": 0}, r"`sequence_length` must be between 1 and 12 .* but is 0"),
+        ({"sequence_length": 13}, "`sequence_length` must be between 1 and 12 .* but is 13"),
+        ({"sequence_length": 0}, "`sequence_length` must be between 1 and 12 .* but is 0"),
         (
             {"packing": "documents", "sequence_length": 8},
             r"`packing=documents` .* 1 of 5 given documents.* to 9 tokens",
         ),
-        ({"num_orders": 0}, "`num_orders` must be at least 1, but is 0"),
-        ({"num_ranks": 3}, "`num_ranks` must be even, but is 3"),
-        ({"num_times": 1}, "`num_times` must be at least 2, but is 1"),
-        ({"ensemble_size": 1}, "`ensemble_size` must be at least 2, but is 1"),
-        ({"split": "test"}, "`split` has an effect only with `datasets`, but `text_file` is set"),
-        (
-            {"text_file": [], "datasets": ["ptb"], "packing": "documents"},
-            "`packing` has an effect only with `text_file`, but `datasets` is set",
-        ),
-        ({"tokens_per_batch": 0}, "`tokens_per_batch` must be at least 1, but is 0"),
-        (
-            {"measures": ["right_to_left"]},
-            "`measures` must be one of 'left_to_right', 'any_order', .* but is 'right_to_left'",
-        ),
+        ({"num_orders": 0}, "`num_orders` must be at least 1"),
+        ({"num_ranks": 3}, "`num_ranks` must be even"),
+        ({"num_times": 1}, "`num_times` must be at least 2"),
+        ({"ensemble_size": 1}, "`ensemble_size` must be at least 2"),
+        ({"split": "test"}, "`split` has an effect only with `datasets`"),
+        ({"text_file": [], "datasets": ["ptb"], "packing": "documents"}, "`packing` .* only with `text_file`"),
+        ({"tokens_per_batch": 0}, "`tokens_per_batch` must be at least 1"),
+        ({"measures": ["right_to_left"]}, "`measures` must be one of 'left_to_right'"),
         ({"datasets": ["ptb"]}, "Set either `text_file` or `datasets`"),
-        ({"released_subset": True}, "`released_subset` has no effect without `datasets` and `protocol='published'`"),
-        ({"measures": ["left_to_right"], "num_orders": 4}, "`num_orders` has no effect, .* only with left_to_right"),
-        ({"measures": ["left_to_right"], "seed": 5}, "`seed` has no effect, .* only with left_to_right"),
-        ({"measures": ["any_order"], "ensemble_size": 4}, "`ensemble_size` has no effect, .* only with any_order"),
+        ({"released_subset": True}, "`released_subset` has no effect"),
+        ({"measures": ["left_to_right"], "num_orders": 4}, "`num_orders` has no effect"),
+        ({"measures": ["left_to_right"], "seed": 5}, "`seed` has no effect"),
+        ({"measures": ["any_order"], "ensemble_size": 4}, "`ensemble_size` has no effect"),
         ({"measures": ["any_order"], "num_times": 8}, "`num_times` has no effect"),
         ({"text_file": []}, "Set either `text_file` or `datasets`"),
-        ({"text_file": [], "datasets": ["webtext"]}, "`datasets` must be one of 'lambada', .* but is 'webtext'"),
-        (
-            {"text_file": [], "datasets": ["ptb"], "data_dir": "."},
-            r"ptb\.test\.txt \(the test split of ptb\) does not exist",
-        ),
+        ({"text_file": [], "datasets": ["webtext"]}, "`datasets` must be one of 'lambada'"),
+        ({"text_file": [], "datasets": ["ptb"], "data_dir": "."}, r"ptb\.test\.txt .* does not exist"),
     ],
 )
 def test_bad_input(
@@ -537,9 +515,8 @@ def test_models_that_cannot_be_scored(
         zero_shot("nowhere", arguments)
     with pytest.raises(ValueError, match="`measures` must be among left_to_right, but contains 'any_order'"):
         zero_shot(judge, replace(arguments, measures=["any_order"]))
-    GPT2LMHeadModel(GPT2Config(vocab_size=15, n_positions=12, n_embd=8, n_layer=1, n_head=1)).save_pretrained(
-        tmp_path / "small"
-    )
+    small = GPT2Config(vocab_size=15, n_positions=12, n_embd=8, n_layer=1, n_head=1)
+    GPT2LMHeadModel(small).save_pretrained(tmp_path / "small")
     with pytest.raises(ValueError, match="has 16 ids, but the model has 15"):
         zero_shot(str(tmp_path / "small"), replace(arguments, tokenizer=judge))
 

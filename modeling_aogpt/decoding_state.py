@@ -18,8 +18,9 @@ import torch
 from transformers import PreTrainedModel
 
 from .configuration_aogpt import AOGPTConfig
+from .cpu_inference import copy_for_cpu, gains_from_packing, pack_weights
 from .cuda_graphs import NUM_CALLS_BEFORE_RECORDING, Recordings, can_record
-from .devices import execution_device, gains_from_packing, is_compiled, pack_weights, product_dtype, to_device
+from .devices import execution_device, is_compiled, product_dtype, to_device
 from .orders import group_orders, index_by_position, index_by_rank, token_positions
 from .rows import query_mask, query_rows
 
@@ -115,7 +116,7 @@ class DecodingState:
         blocks: torch.LongTensor,
         is_token: torch.BoolTensor,
     ) -> None:
-        self.model, self.is_token = model, is_token
+        self.model, self.is_token = copy_for_cpu(model), is_token
         is_masked = ids == model.config.mask_token_id
         is_given = is_token & ~is_masked
         # Values (batch, n), by rank. `orders` contains columns of `ids`. In `positions`, padding does not count.
@@ -137,8 +138,7 @@ class DecodingState:
         self._recordings = Recordings(model.model, self.num_calls_before_recording) if can_be_recorded else None
         self.expects_recordings = False  # becomes True if many passes are expected and can be recorded
         # Tables of the adaLN modulations of all positions. Computing them takes at most as long as one full pass.
-        self.modulations = model.model.tabulate_modulations(ids.shape[1], ids.device)
-        self.frequencies = model.model.prepare_frequencies(ids.device)
+        self.precomputed = self.model.model.precompute(ids.device, num_targets=ids.shape[1])
         columns = torch.arange(ids.shape[1], device=ids.device)
         first_masked = torch.where(is_masked & is_token, columns, ids.shape[1]).amin(dim=1)
         last_given = torch.where(is_given, columns, -1).amax(dim=1)
@@ -418,7 +418,7 @@ class CachedDecodingState(DecodingState):
     def __init__(self, model: PreTrainedModel, ids: torch.LongTensor, *arguments: torch.Tensor) -> None:
         super().__init__(model, ids, *arguments)
         self.num_cached = torch.zeros_like(self.num_context)
-        self._may_pack = ids.device.type == "cpu"  # other devices need no packing
+        self._may_pack = self.model is not model  # it is a copy that uses oneDNN
         dtype = product_dtype(ids.device, model.model.dtype)
         devices = [execution_device(layer, ids.device) for layer in model.model.layers]
         self.cache = AnyOrderCache(model.config, *ids.shape, dtype=dtype, devices=devices)
@@ -555,8 +555,7 @@ class CachedDecodingState(DecodingState):
             **query_rows(ids, positions, ranks, num_context),
             attention_mask=attention_mask,
             cache=self.cache,
-            modulations=self.modulations,
-            frequencies=self.frequencies,
+            precomputed=self.precomputed,
             num_kept=num_kept,
         ).last_hidden_state
 
@@ -589,7 +588,8 @@ class CachedDecodingState(DecodingState):
         if not self._may_pack or not gains_from_packing(self.model.model.dtype, int(num_queries.sum())):
             return
         if self.expected_passes(num_queries) >= MIN_PASSES_TO_PREPARE:
-            self.model, self._may_pack = pack_weights(self.model), False
+            pack_weights(self.model)
+            self._may_pack = False
 
 
 def padded_rows(num_rows: int) -> int:
@@ -646,6 +646,5 @@ class EncoderDecodingState(DecodingState):
             ids,
             attention_mask=is_token,
             sigma=levels,
-            modulations=self.modulations,
-            frequencies=self.frequencies,
+            precomputed=self.precomputed,
         ).last_hidden_state

@@ -75,8 +75,8 @@ class _HeadLoss(torch.autograd.Function):
         dtype = _matmul_dtype(hidden_states)
         exact = torch.promote_types(dtype, torch.float32)
         kind = "cpu" if hidden_states.device.type == "cpu" else "accelerator"
-        num_rows = len(weight)
-        padding = -num_rows % WIDTH_MULTIPLE[kind]
+        vocab_size = len(weight)
+        padding = -vocab_size % WIDTH_MULTIPLE[kind]
         with torch.autocast(hidden_states.device.type, enabled=False):
             table = nn.functional.pad(weight.to(dtype), (0, 0, 0, padding))
             offsets = None if bias is None else nn.functional.pad(bias.to(dtype), (0, padding))
@@ -101,9 +101,9 @@ class _HeadLoss(torch.autograd.Function):
                 if grad_hidden is not None:
                     grad_hidden[chunk] = grad_logits @ table
                 if grad_weight is not None:
-                    grad_weight += (grad_logits.t() @ states)[:num_rows]
+                    grad_weight += (grad_logits.t() @ states)[:vocab_size]
                 if grad_bias is not None:
-                    grad_bias += grad_logits.sum(dim=0)[:num_rows]
+                    grad_bias += grad_logits.sum(dim=0)[:vocab_size]
         ctx.save_for_backward(unit, grad_hidden, grad_weight, grad_bias)
         ctx.dtypes = [tensor if tensor is None else tensor.dtype for tensor in (hidden_states, weight, bias)]
         return total

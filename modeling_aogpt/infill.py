@@ -20,10 +20,9 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedTokenizerBase
 from transformers.utils import ModelOutput, logging
 
-from .devices import check_generator
+from .devices import check_generator, inference_method
 from .gaps import encode_between_masks
 from .generation_config import AnyOrderGenerationConfig
-from .inference import inference_method
 from .likelihood import ROWS_PER_PASS
 from .validation import check_integer, check_mask_token, check_tensor, is_integer
 

@@ -22,8 +22,7 @@ from torch import nn
 from transformers import PreTrainedModel
 from transformers.utils import ModelOutput
 
-from .devices import check_generator, draw_uniform, rows_per_head_call
-from .inference import inference_method
+from .devices import check_generator, draw_uniform, inference_method, rows_per_head_call
 from .orders import (
     OrderArgument,
     Orders,

@@ -11,7 +11,7 @@ import copy
 import warnings
 from collections.abc import Callable
 from contextlib import nullcontext
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -31,16 +31,7 @@ from transformers.utils.output_capturing import capture_outputs
 
 from .configuration_aogpt import AOGPTConfig
 from .decoding_state import CachedDecodingState
-from .devices import (
-    Linear,
-    avoid_single_query,
-    is_readable,
-    prepare_mask,
-    product_dtype,
-    use_onednn,
-    uses_autocast,
-    without_cudnn_attention,
-)
+from .devices import is_readable, prepare_mask, product_dtype, uses_autocast, without_cudnn_attention
 from .generation import AnyOrderGenerationMixin, warn_if_started
 from .generation_config import AnyOrderGenerationConfig
 from .head_loss import head_loss
@@ -129,6 +120,27 @@ def eager_attention_forward(
     return (weights @ value).transpose(1, 2), weights
 
 
+def attend(
+    module: nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    scaling: float,
+    **kwargs: Unpack[TransformersKwargs],
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Call the attention function of the configuration. Arguments and results are as in [`eager_attention_forward`]."""
+    implementation = module.config._attn_implementation
+    if attention_mask is not None and implementation != "eager":
+        implementation = "sdpa"  # other kernels support only causal and padding masks
+    attention: Callable = ALL_ATTENTION_FUNCTIONS.get_interface(implementation, eager_attention_forward)
+    # Training repeats the same shapes, so cuDNN's execution plans are reused.
+    has_fixed_shape = torch.is_grad_enabled() and attention_mask is None
+    allows_cudnn = has_fixed_shape or torch.compiler.is_compiling()
+    with nullcontext() if allows_cudnn else without_cudnn_attention(query.device):
+        return attention(module, query, key, value, attention_mask, scaling=scaling, **kwargs)
+
+
 class AOGPTAttention(nn.Module):
     """Grouped-query attention between rows."""
 
@@ -166,33 +178,24 @@ class AOGPTAttention(nn.Module):
         All rows get keys and values. `rotations` are the rotation of attention queries and the rotation of keys. For
         `attention_mask` and `cache`, see [`AOGPTModel.forward`].
         """
-        query, key, value = self.q_proj(hidden_states[:, kept]), self.k_proj(hidden_states), self.v_proj(hidden_states)
-        query, key, value = (states.unflatten(-1, (-1, self.config.head_dim)) for states in (query, key, value))
+        heads = (-1, self.config.head_dim)
+        query = self.q_proj(hidden_states[:, kept]).unflatten(-1, heads)  # (batch, kept rows, heads, head_dim)
+        key = self.k_proj(hidden_states).unflatten(-1, heads)  # (batch, rows, key heads, head_dim)
+        value = self.v_proj(hidden_states).unflatten(-1, heads)
         # Normalize before the transpose, while the data is contiguous; afterwards it takes twice as long.
-        query, key = self.q_norm(query), self.k_norm(key)
-        query, key, value = (states.transpose(1, 2) for states in (query, key, value))
+        query = self.q_norm(query).transpose(1, 2)  # (batch, heads, kept rows, head_dim)
+        key = self.k_norm(key).transpose(1, 2)  # (batch, key heads, rows, head_dim)
+        value = value.transpose(1, 2)
         if rotations is not None and self.has_rotary:
             target_rotation, token_rotation = rotations
             query = rotate(query, tuple(values[:, :, kept] for values in target_rotation))
             key = rotate(key, token_rotation)
         if cache is not None:
-            key, value = cache.update(key, value, self.layer_idx)
+            key, value = cache.update(key, value, self.layer_idx)  # (batch, key heads, slots, head_dim)
         if attention_mask is not None:
-            attention_mask = attention_mask[:, :, kept]
-
-        implementation = self.config._attn_implementation
-        if attention_mask is not None and implementation != "eager":
-            implementation = "sdpa"  # other kernels support only causal and padding masks
-        num_queries = query.shape[2]
-        if implementation == "sdpa":
-            query, attention_mask = avoid_single_query(query, key, attention_mask)
-        attention: Callable = ALL_ATTENTION_FUNCTIONS.get_interface(implementation, eager_attention_forward)
-        # Training repeats the same shapes, so cuDNN's execution plans are reused.
-        has_fixed_shape = torch.is_grad_enabled() and attention_mask is None
-        allow_cudnn = has_fixed_shape or torch.compiler.is_compiling()
-        with nullcontext() if allow_cudnn else without_cudnn_attention(query.device):
-            output, weights = attention(self, query, key, value, attention_mask, scaling=self.scaling, **kwargs)
-        return self.o_proj(output[:, :num_queries].flatten(2)), weights
+            attention_mask = attention_mask[:, :, kept]  # (batch or 1, 1, kept rows or 1, slots)
+        output, weights = attend(self, query, key, value, attention_mask, self.scaling, **kwargs)
+        return self.o_proj(output.flatten(2)), weights  # (batch, kept rows, hidden_size)
 
 
 class AOGPTMLP(nn.Module):
@@ -223,7 +226,7 @@ class TargetModulation(nn.Module):
         self.proj = nn.Linear(config.target_embedding_size, num_vectors * config.hidden_size)
 
     def forward(
-        self, conditions: torch.Tensor | None, targets: torch.LongTensor, table: torch.Tensor | None = None
+        self, targets: torch.LongTensor, conditions: torch.Tensor | None, table: torch.Tensor | None = None
     ) -> tuple[torch.Tensor, ...]:
         """
         Return `num_vectors` tensors (batch, rows, hidden_size).
@@ -245,11 +248,6 @@ def make_target_embeddings(config: AOGPTConfig) -> nn.Embedding | None:
     widths = {"adaln": config.target_embedding_size, "input": config.hidden_size, "shared": config.hidden_size}
     width = widths.get(config.target_injection)
     return None if width is None else nn.Embedding(config.max_position_embeddings, width)
-
-
-def embed_targets(target_embeddings: nn.Embedding, length: int, device: torch.device) -> torch.Tensor:
-    """Return the `conditions` (length, target_embedding_size) of `TargetModulation` for targets 0 ... length - 1."""
-    return F.silu(target_embeddings(torch.arange(length, device=device)))
 
 
 def modulate(hidden_states: torch.Tensor, shift: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
@@ -288,13 +286,17 @@ class AOGPTLayer(GradientCheckpointingLayer):
     def forward(
         self,
         hidden_states: torch.Tensor,
-        conditions: torch.Tensor | None,
         targets: torch.LongTensor,
-        modulations: torch.Tensor | None = None,
+        conditions: torch.Tensor | None = None,
+        table: torch.Tensor | None = None,
         kept: slice = slice(None),
         **kwargs: Any,
     ) -> torch.Tensor:
-        """Return the hidden states of the rows selected by `kept` (see [`AOGPTStack.run_layers`])."""
+        """
+        Return the hidden states of the rows selected by `kept` (see [`AOGPTStack.run_layers`]).
+
+        `targets`, `conditions` and `table` are the arguments of [`TargetModulation`], for models that use it.
+        """
         if self.modulation is None:
             if self.target_embeddings is not None:
                 hidden_states = hidden_states + self.target_embeddings(targets)
@@ -302,7 +304,7 @@ class AOGPTLayer(GradientCheckpointingLayer):
             hidden_states = hidden_states[:, kept] + attention_output
             return hidden_states + self.mlp(self.post_attention_layernorm(hidden_states))
 
-        shift, scale, *others = self.modulation(conditions, targets, modulations)
+        shift, scale, *others = self.modulation(targets, conditions, table)
         gate, mlp_shift, mlp_scale, mlp_gate = (vectors[:, kept] for vectors in others)
         attention_input = modulate(self.input_layernorm(hidden_states), shift, scale)
         attention_output, _ = self.self_attn(attention_input, kept=kept, **kwargs)
@@ -328,16 +330,6 @@ class AOGPTPreTrainedModel(PreTrainedModel):
     _supports_attention_backend = True
     _can_compile_fullgraph = True
     _can_record_outputs = {"hidden_states": AOGPTLayer, "attentions": AOGPTAttention}
-
-    def train(self, mode: bool = True) -> "AOGPTPreTrainedModel":
-        """
-        Set training mode if `mode` is True, and evaluation mode otherwise. Return the model.
-
-        In evaluation mode on a CPU, the linear layers get a subclass of `nn.Linear` that can use oneDNN.
-        """
-        if not mode:
-            use_onednn(self)
-        return super().train(mode)
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
@@ -386,39 +378,46 @@ class AOGPTPreTrainedModel(PreTrainedModel):
         return embeddings
 
 
+class Precomputed(NamedTuple):
+    """
+    What forward passes share, made by [`AOGPTStack.precompute`].
+
+    It should be computed once for many passes, because some of Transformers' functions for rotary frequencies make the
+    CPU wait for an accelerator.
+    """
+
+    frequencies: Frequencies | None = None  # None without rotary positions
+    conditions: torch.Tensor | None = None  # (n, target_embedding_size): inputs of `TargetModulation`, if it is used
+    # Shifts, scales and gates of all targets, a table for each layer and for the final norm; instead of `conditions`.
+    tables: tuple[torch.Tensor, ...] | None = None
+
+
 class AOGPTStack(AOGPTPreTrainedModel):
     """Base class of the decoder and the encoder, which runs their layers and final norm."""
 
-    def tabulate_modulations(self, length: int, device: torch.device) -> tuple[torch.Tensor, ...] | None:
+    def precompute(self, device: torch.device, num_targets: int | None = None) -> Precomputed:
         """
-        Return tables of the shifts, scales and gates for the targets 0 ... length - 1, to be used in many passes.
+        Compute what forward passes share.
 
-        There is one table for each layer, and one for the final norm. Each has `length` entries. The result is None
-        unless `config.target_injection` is `"adaln"`.
+        With `num_targets`, the modulations of the targets 0 ... `num_targets` - 1 are tabulated, too. This saves time
+        if there are many passes.
         """
+        frequencies = compute_frequencies(self.config, device) if self.config.position_encoding == "rotary" else None
         if self.config.target_injection != "adaln":
-            return None
-        conditions = embed_targets(self.target_embeddings, length, device)
+            return Precomputed(frequencies)
+        length = self.config.max_position_embeddings if num_targets is None else num_targets
+        conditions = F.silu(self.target_embeddings(torch.arange(length, device=device)))
+        if num_targets is None:
+            return Precomputed(frequencies, conditions)
         modules = (*(layer.modulation for layer in self.layers), self.modulation)
-        return tuple(module.proj(conditions) for module in modules)
-
-    def prepare_frequencies(self, device: torch.device) -> Frequencies | None:
-        """
-        Return the rotary frequencies, and the factor that scales cosines and sines, or None without rotary positions.
-
-        They should be computed once for many passes, because some of Transformers' functions make the CPU wait for an
-        accelerator.
-        """
-        return compute_frequencies(self.config, device) if self.config.position_encoding == "rotary" else None
+        return Precomputed(frequencies, tables=tuple(module.proj(conditions) for module in modules))
 
     def run_layers(
         self,
         hidden_states: torch.Tensor,
         targets: torch.LongTensor,
         rotary_indices: tuple[torch.LongTensor, torch.LongTensor],
-        conditions: torch.Tensor | None = None,
-        modulations: tuple[torch.Tensor, ...] | None = None,
-        frequencies: Frequencies | None = None,
+        precomputed: Precomputed,
         kept: slice = slice(None),
         attention_mask: torch.BoolTensor | None = None,
         **kwargs: Any,
@@ -428,48 +427,39 @@ class AOGPTStack(AOGPTPreTrainedModel):
 
         Args:
             hidden_states (`torch.Tensor` of shape `(batch, rows, hidden_size)`): Embeddings of the rows.
-            targets (`torch.LongTensor` of shape `(batch, rows)`): Target position of each row. With `conditions`, an
-                index into `conditions` instead.
+            targets (`torch.LongTensor` of shape `(batch, rows)`): For each row, the index of its target embedding, or
+                with modulations, the index of its condition. In a decoder, both are the target position.
             rotary_indices (pair of `torch.LongTensor` of shape `(batch, rows)`): Rotary position index of each
                 attention query and of each key.
-            conditions (`torch.Tensor` of shape `(n, target_embedding_size)`, *optional*): Inputs of
-                [`TargetModulation`]. By default, they are computed from the target embeddings.
-            modulations (`tuple` of `torch.Tensor`, *optional*): Result of [`tabulate_modulations`], used instead of
-                `conditions`.
-            frequencies (`tuple`, *optional*): Result of [`prepare_frequencies`]. By default, it is computed.
+            precomputed (`Precomputed`): Result of [`precompute`].
             kept (`slice`): Rows to return. For all other rows, the last layer computes only keys and values.
             attention_mask (`torch.BoolTensor` of shape `(batch or 1, 1, rows or 1, slots)`, *optional*): True where a
                 row attends to a slot.
             kwargs: Other arguments of [`AOGPTAttention`].
         """
-        rotations, added = None, None
-        frequencies = frequencies or self.prepare_frequencies(targets.device)
-        if frequencies is not None:
-            rotations = tuple(compute_rotation(indices, *frequencies) for indices in rotary_indices)
-        if self.modulation is None and self.target_embeddings is not None:
-            added = self.target_embeddings(targets)
-        elif self.modulation is not None and modulations is None and conditions is None:
-            conditions = embed_targets(self.target_embeddings, self.config.max_position_embeddings, targets.device)
+        frequencies, conditions, tables = precomputed
+        rotations = frequencies and tuple(compute_rotation(indices, *frequencies) for indices in rotary_indices)
+        tables = tables or (None,) * (len(self.layers) + 1)
         if attention_mask is not None and self.config._attn_implementation != "eager":
-            dtype = product_dtype(hidden_states.device, hidden_states.dtype)
-            attention_mask = prepare_mask(attention_mask, dtype)
+            attention_mask = prepare_mask(attention_mask, product_dtype(hidden_states.device, hidden_states.dtype))
+        injection, last = self.config.target_injection, len(self.layers) - 1
+        added = self.target_embeddings(targets) if injection in ("input", "shared") else None
         for layer_idx, layer in enumerate(self.layers):
-            if added is not None and (layer_idx == 0 or self.config.target_injection == "shared"):
+            if injection == "shared" or (injection == "input" and layer_idx == 0):
                 hidden_states = hidden_states + added.to(hidden_states.device)
             hidden_states = layer(
                 hidden_states,
-                conditions,
                 targets,
+                conditions,
+                tables[layer_idx],
+                kept if layer_idx == last else slice(None),
                 rotations=rotations,
-                modulations=None if modulations is None else modulations[layer_idx],
-                kept=kept if layer_idx == len(self.layers) - 1 else slice(None),
                 attention_mask=attention_mask,
                 **kwargs,
             )
         hidden_states = self.norm(hidden_states)
         if self.modulation is not None:
-            table = None if modulations is None else modulations[-1]
-            vectors = self.modulation(conditions, targets[:, kept], table)
+            vectors = self.modulation(targets[:, kept], conditions, tables[-1])
             hidden_states = modulate(hidden_states, *(vector.to(hidden_states.device) for vector in vectors))
         return hidden_states.to(targets.device)
 
@@ -521,8 +511,7 @@ class AOGPTModel(AOGPTStack):
         target_positions: torch.LongTensor,
         attention_mask: torch.BoolTensor | None = None,
         cache: Cache | None = None,
-        modulations: tuple[torch.Tensor, ...] | None = None,
-        frequencies: Frequencies | None = None,
+        precomputed: Precomputed | None = None,
         num_kept: int | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> BaseModelOutput:
@@ -538,9 +527,8 @@ class AOGPTModel(AOGPTStack):
                 attends to a slot, that is, to a cached or new row. By default, attention is causal. If `cache` is not
                 empty, a mask is required, unless there is a single row that attends to all slots.
             cache (`Cache`, *optional*): Any object with an `update` method like that of Transformers' caches.
-            modulations (`tuple` of `torch.Tensor`, *optional*): Result of [`tabulate_modulations`]. It must cover all
-                target positions.
-            frequencies (`tuple`, *optional*): Result of [`prepare_frequencies`]. By default, it is computed.
+            precomputed (`Precomputed`, *optional*): Result of [`precompute`]. It must cover all target positions. By
+                default, it is computed.
             num_kept (`int`, *optional*): Number of rows to return, counted from the last row. For the other rows, the
                 last layer computes only keys and values. Defaults to all rows.
             kwargs: Other arguments that Transformers may pass to any model, such as `output_hidden_states`.
@@ -566,8 +554,7 @@ class AOGPTModel(AOGPTStack):
             # Attention queries are rotated by target - 1, and keys by the token's position. Both are increased by 1, so
             # that the start row (position -1) has index 0, like the start token of a Llama.
             rotary_indices=(target_positions, positions + 1),
-            modulations=modulations,
-            frequencies=frequencies,
+            precomputed=precomputed or self.precompute(target_positions.device),
             kept=slice(None) if num_kept is None else slice(-num_kept, None),
             attention_mask=attention_mask,
             cache=cache,
@@ -760,7 +747,7 @@ class AOGPTForAnyOrderLM(AOGPTWithHead, AnyOrderGenerationMixin, AnyOrderInfilli
         if labels is not None:
             labels = prepare_labels(self, labels, input_ids, attention_mask)
         head = self.lm_head
-        is_plain = type(head) in (nn.Linear, Linear) and type(head.weight) is nn.Parameter and not head.weight.is_meta
+        is_plain = type(head) is nn.Linear and type(head.weight) is nn.Parameter and not head.weight.is_meta
         if skip_logits and labels is not None and is_plain:
             labels, logits = index_by_rank(labels, orders), None
             loss = self.compute_loss_of_states(output.last_hidden_state, labels, kwargs.get("num_items_in_batch"))

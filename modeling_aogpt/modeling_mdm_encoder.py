@@ -18,8 +18,8 @@ from transformers.utils.output_capturing import capture_outputs
 
 from .configuration_aogpt import MDMEncoderConfig
 from .decoding_state import EncoderDecodingState
+from .devices import inference_method
 from .generation import AnyOrderGenerationMixin
-from .inference import inference_method
 from .likelihood import (
     ROWS_PER_PASS,
     LogLikelihoodOutput,
@@ -34,7 +34,7 @@ from .modeling_aogpt import (
     AOGPTPreTrainedModel,
     AOGPTStack,
     AOGPTWithHead,
-    Frequencies,
+    Precomputed,
     TargetModulation,
     has_padding,
     make_norm,
@@ -122,8 +122,7 @@ class MDMEncoderModel(MDMEncoderPreTrainedModel, AOGPTStack):
         input_ids: torch.LongTensor,
         attention_mask: torch.Tensor | None = None,
         sigma: torch.Tensor | None = None,
-        modulations: tuple[torch.Tensor, ...] | None = None,
-        frequencies: Frequencies | None = None,
+        precomputed: Precomputed | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> BaseModelOutput:
         """
@@ -135,9 +134,8 @@ class MDMEncoderModel(MDMEncoderPreTrainedModel, AOGPTStack):
                 padding.
             sigma (`torch.Tensor` of shape `(batch,)`, *optional*): Noise level of each sequence (see
                 [`MDMEncoderForMaskedLM.forward`]).
-            modulations (`tuple` of `torch.Tensor`, *optional*): Result of [`tabulate_modulations`]. It must cover all
-                positions.
-            frequencies (`tuple`, *optional*): Result of [`prepare_frequencies`]. By default, it is computed.
+            precomputed (`Precomputed`, *optional*): Result of [`precompute`]. It must cover all positions. By default,
+                it is computed.
             kwargs: Other arguments that Transformers may pass to any model, such as `output_hidden_states`.
 
         Returns:
@@ -154,20 +152,19 @@ class MDMEncoderModel(MDMEncoderPreTrainedModel, AOGPTStack):
         hidden_states = self.embed_tokens(input_ids)
         if self.position_embeddings is not None:
             hidden_states = hidden_states + self.position_embeddings(positions)
-        targets, conditions = positions, None
+        precomputed = precomputed or self.precompute(input_ids.device)
+        condition_indices = positions
         sigma = self._prepare_sigma(sigma, input_ids, attention_mask)
-        if sigma is not None:  # one condition per sequence, so `targets` are sequence indices
+        if sigma is not None:  # one condition per sequence
             conditions = F.silu(self.sigma_embedding(sigma, hidden_states.dtype))
-            targets = torch.arange(len(sigma), device=sigma.device)[:, None].expand_as(input_ids)
-        mask = self._prepare_mask(input_ids, attention_mask)
+            precomputed = precomputed._replace(conditions=conditions)
+            condition_indices = torch.arange(len(sigma), device=sigma.device)[:, None].expand_as(input_ids)
         hidden_states = self.run_layers(
             hidden_states,
-            targets,
+            condition_indices,
             (positions, positions),
-            conditions,
-            modulations,
-            frequencies,
-            attention_mask=mask,
+            precomputed,
+            attention_mask=self._prepare_mask(input_ids, attention_mask),
             **kwargs,
         )
         if self.config.shift_predictions:

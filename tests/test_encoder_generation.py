@@ -213,7 +213,8 @@ def test_modulations_are_computed_once_for_all_steps() -> None:
         module.proj.register_forward_hook(lambda *_: calls.append(1))
     samples = model.generate(max_length=12, num_steps=6, unmasking="fixed_count", generator=seeded())
     assert len(calls) == len(model.model.layers) + 1
-    model.model.tabulate_modulations = lambda length, device: None
+    precompute = model.model.precompute
+    model.model.precompute = lambda device, num_targets=None: precompute(device)
     assert (model.generate(max_length=12, num_steps=6, unmasking="fixed_count", generator=seeded()) == samples).all()
     assert len(calls) == 7 * (len(model.model.layers) + 1)
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from modeling_aogpt.inference import evaluation_mode
+from modeling_aogpt.devices import evaluation_mode
 from tests.references import random_encoder, random_model, seeded
 
 

@@ -42,7 +42,7 @@ from eval.benchmarks.resources import (
 from eval.benchmarks.speed import SpeedArguments, main, measure, time_contenders
 from eval.benchmarks.speed_report import FLOOR, make_panel, write_report
 from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM, MDMEncoderForMaskedLM, decoding_state
-from modeling_aogpt.devices import HAS_ONEDNN, Linear
+from modeling_aogpt.cpu_inference import HAS_ONEDNN
 from tests.references import random_model
 
 CPU = torch.device("cpu")
@@ -235,7 +235,7 @@ def test_rates_are_operations_and_bytes_per_second(device: str, monkeypatch: pyt
     """
     counted, durations = {"flop": 0.0, "bytes": 0.0, "reads": 0}, iter([1.0, 0.5, 1.0, 0.5])
 
-    def count(layer: Linear, arguments: tuple, output: torch.Tensor) -> None:
+    def count(layer: torch.nn.Linear, arguments: tuple, output: torch.Tensor) -> None:
         if len(arguments[0]) == 1:
             counted["bytes"] += layer.weight.nbytes
             counted["reads"] += 1
@@ -248,7 +248,7 @@ def test_rates_are_operations_and_bytes_per_second(device: str, monkeypatch: pyt
 
     packed = []
     monkeypatch.setattr(resources, "best_time", run_and_return_seconds)
-    monkeypatch.setattr(resources, "pack_weights", lambda model: packed.append(model) or model)
+    monkeypatch.setattr(resources, "pack_weights", packed.append)
     with torch.nn.modules.module.register_module_forward_hook(count):
         machine = measure_machine(AOGPTConfig(**speed.SIZES["tiny"]), torch.device(device), torch.bfloat16)
     assert machine == Machine(counted["flop"], counted["bytes"])  # each is counted twice, and divided by 0.5 seconds
@@ -346,7 +346,7 @@ def test_weights_are_packed_from_the_first_pass_on(name: str, monkeypatch: pytes
     events: list[int] = []  # passes before the weights were packed
     model.model.register_forward_hook(lambda *_: passes.append(1))
     monkeypatch.setattr(decoding_state, "gains_from_packing", lambda dtype, rows: True)
-    monkeypatch.setattr(decoding_state, "pack_weights", lambda model: events.append(len(passes)) or model)
+    monkeypatch.setattr(decoding_state, "pack_weights", lambda model: events.append(len(passes)))
     contender = DECODERS[name](model)
     contender.sample(1, 16, 4)
     assert events == [0]

@@ -34,7 +34,7 @@ from common.models import identity_of_weights, save_model
 from common.processes import check_same_everywhere, in_turn, start_accelerator, together
 from common.results import ORDER_KINDS
 from common.tokenizers import vocabulary_arguments
-from modeling_aogpt.inference import evaluation_mode
+from modeling_aogpt.devices import evaluation_mode
 from modeling_aogpt.tokenization import load_tokenizer
 from training.architecture import Architecture, build_config
 from training.arguments import TrainingArguments, accumulation_steps

@@ -22,8 +22,8 @@ from torch import nn
 from common.commands import progress_bar
 from eval.benchmarks.contenders import make_encoder
 from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM
+from modeling_aogpt.cpu_inference import copy_for_cpu, pack_weights
 from modeling_aogpt.decoding_state import MIN_PASSES_TO_PREPARE, CachedDecodingState
-from modeling_aogpt.devices import Linear, pack_weights
 
 # Number of steps of the generations whose memory is measured. It is the smallest number for which a CPU packs the
 # weights for oneDNN. The peak therefore includes the packed weights, unless there are fewer tokens than this number.
@@ -59,8 +59,8 @@ def measure_machine(config: AOGPTConfig, device: torch.device, dtype: torch.dtyp
     num_layers = 3 * config.num_hidden_layers
     sizes = [inner] * num_layers if is_cpu else [inner * num_layers]
     options: dict[str, Any] = {"bias": False, "device": device, "dtype": dtype}
-    layers = nn.ModuleList(Linear(width, size, **options) for size in sizes)
-    mlp_layer = Linear(width, inner, **options)
+    layers = nn.ModuleList(nn.Linear(width, size, **options) for size in sizes)
+    mlp_layer = nn.Linear(width, inner, **options)
     rows, row = (torch.randn(count, width, device=device, dtype=dtype) for count in (num_rows, 1))
 
     def read_all(layers: nn.ModuleList) -> None:
@@ -69,7 +69,9 @@ def measure_machine(config: AOGPTConfig, device: torch.device, dtype: torch.dtyp
 
     def fastest(model: nn.Module, function: Callable[[nn.Module], object]) -> float:
         """Return the seconds of the function with plain or packed weights, whichever is shorter."""
-        return min(best_time(partial(function, some), device, num_calls) for some in (model, pack_weights(model)))
+        plain, packed = copy_for_cpu(model), copy_for_cpu(model)
+        pack_weights(packed)
+        return min(best_time(partial(function, some), device, num_calls) for some in (plain, packed))
 
     product_seconds = fastest(mlp_layer, lambda layer: layer(rows))
     num_bytes = sum(layer.weight.nbytes for layer in layers)
@@ -172,7 +174,7 @@ def measure_decoder(
         def __init__(self, *arguments: Any) -> None:
             super().__init__(*arguments)
             held["cache_bytes"] = sum(tensor.nbytes for tensor in self.cache.tensors())
-            held["modulation_bytes"] = sum(table.nbytes for table in self.modulations or ())
+            held["modulation_bytes"] = sum(table.nbytes for table in self.precomputed.tables or ())
 
     model.decoding_state_class = Observed
     settings = {"max_length": length, "num_steps": min(NUM_STEPS, length), "unmasking": "fixed_count"}

@@ -449,7 +449,7 @@ def test_device_map_dtype_and_meta_device_work(tmp_path: Path, ids: torch.LongTe
         ),
         (
             {"input_ids": torch.tensor([[0, 1]]), "orders": torch.tensor([[0, 1, 2]])},
-            r"`orders` must have shape \(1, 2\), but has shape \(1, 3\)",
+            r"`orders` must have .*shape \(1, 2\)",
         ),
     ],
 )

@@ -156,6 +156,11 @@ def is_readable(values: torch.Tensor) -> bool:
     return not (is_traced or values.is_meta or isinstance(values, FakeTensor))
 
 
+def has_padding(mask: torch.Tensor | None) -> bool:
+    """Return whether a mask (batch, n) marks padding. If its values cannot be read, any mask counts."""
+    return mask is not None and (not is_readable(mask) or not mask.all())
+
+
 def is_dispatched(model: nn.Module) -> bool:
     """Return whether Accelerate replaced the `forward` of a module. A copy would still run the original module."""
     return any("forward" in vars(module) for module in model.modules())

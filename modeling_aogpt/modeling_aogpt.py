@@ -8,7 +8,6 @@ row predicts (see `rows.py`).
 """
 
 import copy
-import warnings
 from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any, NamedTuple
@@ -29,23 +28,22 @@ from transformers.processing_utils import Unpack
 from transformers.utils import ModelOutput, TransformersKwargs, can_return_tuple
 from transformers.utils.output_capturing import capture_outputs
 
+from .causal_inputs import CACHE_NAME, check_last_position, check_old_cache_name, prepare_causal_inputs
 from .configuration_aogpt import AOGPTConfig
 from .decoding_state import CachedDecodingState
-from .devices import is_readable, prepare_mask, product_dtype, uses_autocast, without_cudnn_attention
+from .devices import prepare_mask, product_dtype, uses_autocast, without_cudnn_attention
 from .generation import AnyOrderGenerationMixin, warn_if_started
 from .generation_config import AnyOrderGenerationConfig
 from .head_loss import head_loss
 from .infill import AnyOrderInfillingMixin
 from .likelihood import AnyOrderLikelihoodMixin
 from .orders import group_orders, index_by_position, index_by_rank, left_to_right_orders, token_mask, token_positions
-from .rows import add_start_row, branch_rows, causal_mask, query_mask, query_rows
+from .rows import branch_rows, query_mask, query_rows
 from .validation import (
     check_batch,
     check_forward_arguments,
     check_integer,
-    check_integer_dtype,
     check_orders,
-    check_tensor,
     prepare_input_ids,
     prepare_labels,
     should_validate,
@@ -827,34 +825,6 @@ class AOGPTForMaskedLM(AOGPTWithHead):
         return self.make_masked_lm_output(logits, input_ids, attention_mask, labels, output, **kwargs)
 
 
-# Name of the cache in the outputs of models, and in the arguments that `generate` of Transformers passes to models.
-# Transformers 5.24 renamed it from `past_key_values` to `cache`.
-CACHE_NAME = "cache" if "cache" in CausalLMOutputWithPast.__dataclass_fields__ else "past_key_values"
-
-
-def check_old_cache_name(cache: Cache | None) -> None:
-    """Raise a `ValueError` if `past_key_values` and `cache` are both given. Warn if the old name is deprecated."""
-    if cache is not None:
-        raise ValueError(
-            "`cache` and `past_key_values` are two names of the same argument, but both are given. Remove "
-            "`past_key_values`."
-        )
-    if CACHE_NAME == "cache" and not torch.compiler.is_compiling():
-        warnings.warn("`past_key_values` is deprecated in Transformers. Use `cache` instead.", FutureWarning, 3)
-
-
-class StartRowCache:
-    """Wrapper of a Transformers cache that does not store the start row, the first row of every forward pass."""
-
-    def __init__(self, cache: Cache) -> None:
-        self.cache = cache
-
-    def update(self, keys: torch.Tensor, values: torch.Tensor, layer_idx: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Cache all new rows but the first. Return keys and values of the first row, followed by those of the cache."""
-        stored_keys, stored_values = self.cache.update(keys[:, :, 1:], values[:, :, 1:], layer_idx)
-        return torch.cat((keys[:, :, :1], stored_keys), dim=2), torch.cat((values[:, :, :1], stored_values), dim=2)
-
-
 class AOGPTForCausalLM(AOGPTWithHead, GenerationMixin):
     """
     AO-GPT as a causal language model. It predicts from left to right, and shifts labels as in Transformers.
@@ -933,22 +903,8 @@ class AOGPTForCausalLM(AOGPTWithHead, GenerationMixin):
             cache = past_key_values
         if use_cache and cache is None:
             cache = DynamicCache(config=self.config)
-        num_cached = 0 if cache is None else cache.get_seq_length()
-        length = input_ids.shape[1]
-        is_token, is_visible = split_attention_mask(attention_mask, length, num_cached)
-        input_ids = prepare_input_ids(self, input_ids, None if is_token is None else is_token[:, -length:])
-        if position_ids is not None:
-            check_positions(position_ids, input_ids)
-            position_ids = position_ids.long()
-            if attention_mask is None:
-                check_not_packed(position_ids)
-        position_ids = self._prepare_position_ids(input_ids, is_token, position_ids, num_cached)
-        output = self.model(
-            **self._make_rows(input_ids, position_ids),
-            attention_mask=self._prepare_mask(input_ids, is_token, is_visible, cache, num_cached),
-            cache=None if cache is None else StartRowCache(cache),
-            **kwargs,
-        )
+        inputs = prepare_causal_inputs(self, input_ids, attention_mask, position_ids, cache)
+        output = self.model(**inputs, **kwargs)
         kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
         logits = self.apply_head(output.last_hidden_state[:, 1:][:, kept])
         # Otherwise, Transformers' `generate` could sample ids that are not text.
@@ -984,129 +940,5 @@ class AOGPTForCausalLM(AOGPTWithHead, GenerationMixin):
                 and cache.get_seq_length() > 0
             )
             last = int(position_ids.max())
-            self._check_position(last if verifies_drafts else last + 1)
+            check_last_position(self.config, last if verifies_drafts else last + 1)
         return super().prepare_inputs_for_generation(input_ids, **kwargs)
-
-    def _prepare_position_ids(
-        self,
-        input_ids: torch.LongTensor,
-        is_token: torch.BoolTensor | None,
-        position_ids: torch.LongTensor | None,
-        num_cached: int | torch.Tensor,
-    ) -> torch.LongTensor:
-        length = input_ids.shape[1]
-        if position_ids is None and is_token is not None:
-            position_ids = token_positions(is_token)[:, -length:]
-        elif position_ids is None:
-            position_ids = num_cached + torch.arange(length, device=input_ids.device)[None]
-        if should_validate(self, position_ids):
-            first, last = torch.stack(position_ids.aminmax()).tolist()  # waits for an accelerator only once
-            self._check_position(last)
-            if first < -1:
-                raise ValueError(f"`position_ids` must be at least -1 (for padding), but contain {first}.")
-        return position_ids
-
-    def _check_position(self, last: int) -> None:
-        length = self.config.max_position_embeddings
-        if last >= length:
-            raise ValueError(
-                f"A token would be at position {last}, but the last position of this model is {length - 1} "
-                f"(config.max_position_embeddings is {length}). Generate fewer tokens, or shorten the prompt."
-            )
-
-    def _make_rows(self, input_ids: torch.LongTensor, position_ids: torch.LongTensor) -> dict[str, torch.LongTensor]:
-        """Return the start row and a row for each token, as keyword arguments of `AOGPTModel.forward`."""
-        positions = F.pad(position_ids.expand_as(input_ids), (1, 0), value=-1)
-        return {
-            "input_ids": F.pad(input_ids, (1, 0)),
-            "positions": positions,
-            "target_positions": (positions + 1).clamp(max=self.config.max_position_embeddings - 1),
-        }
-
-    def _prepare_mask(
-        self,
-        input_ids: torch.LongTensor,
-        is_token: torch.BoolTensor | None,
-        is_visible: torch.BoolTensor | None,
-        cache: Cache | None,
-        num_cached: int | torch.Tensor,
-    ) -> torch.BoolTensor | None:
-        """Return the attention mask (batch or 1, 1, rows, slots) with start row, or None if attention is causal."""
-        length = input_ids.shape[1]
-        num_slots = length if cache is None else cache.get_mask_sizes(length, 0)[0]
-        if is_visible is None:
-            if num_slots == length and not has_padding(is_token):
-                return None
-            is_visible = causal_mask(length, num_slots, num_cached, is_token, input_ids.device)
-        elif is_visible.shape[-1] != num_slots:
-            raise ValueError(
-                f"A 4-D `attention_mask` must have {num_slots} keys (the last dimension), one for each cached or new "
-                f"token, but has {is_visible.shape[-1]}."
-            )
-        return add_start_row(is_visible)
-
-
-def check_positions(position_ids: torch.LongTensor, input_ids: torch.LongTensor) -> None:
-    """Raise a `ValueError` unless `position_ids` are integers of shape (batch, n), (1, n) or (n,)."""
-    check_tensor("position_ids", position_ids)
-    batch_size, length = input_ids.shape
-    if tuple(position_ids.shape) not in ((length,), (1, length), (batch_size, length)):
-        raise ValueError(
-            f"`position_ids` must have shape ({batch_size}, {length}), or (1, {length}) or ({length},) for all "
-            f"sequences, but have shape {tuple(position_ids.shape)}."
-        )
-    check_integer_dtype("position_ids", position_ids)
-
-
-def check_not_packed(position_ids: torch.LongTensor) -> None:
-    """
-    Raise a `ValueError` unless positions increase by one. Other positions mean that several texts are packed together.
-
-    Packed texts would attend to each other. The check makes the CPU wait for an accelerator. It also runs in training,
-    where packing is common, because no other check detects it.
-    """
-    if not torch.compiler.is_compiling() and (position_ids.diff(dim=-1) != 1).any():
-        raise ValueError(
-            "`position_ids` must increase by one from token to token if there is no `attention_mask`, but do not. "
-            "Texts that are packed into one sequence would attend to each other. Put each text into its own "
-            "sequence. If sequences are padded, pass an `attention_mask`."
-        )
-
-
-def split_attention_mask(
-    attention_mask: torch.Tensor | None, length: int, num_cached: int | torch.Tensor
-) -> tuple[torch.BoolTensor | None, torch.BoolTensor | None]:
-    """
-    Check the attention mask of a causal language model, and return it as (is_token, is_visible).
-
-    At most one of the two is not None: for a 2-D mask `is_token` (batch, cached + n), which is True at tokens; for a
-    4-D mask `is_visible` (batch or 1, 1, n, slots), which is True where a token attends to a slot.
-    """
-    if attention_mask is None:
-        return None, None
-    check_tensor("attention_mask", attention_mask)
-    if attention_mask.dim() == 2:
-        if attention_mask.shape[1] != num_cached + length:
-            raise ValueError(
-                f"`attention_mask` must have {int(num_cached) + length} columns, for {int(num_cached)} cached and "
-                f"{length} new tokens, but has {attention_mask.shape[1]}. Include the cached tokens in the mask."
-            )
-        return attention_mask != 0, None
-    is_boolean = attention_mask.dtype == torch.bool
-    if attention_mask.dim() != 4 or not (is_boolean or attention_mask.is_floating_point()):
-        raise ValueError(
-            "`attention_mask` must have shape (batch, cached + n), or shape (batch, 1, n, keys) and a boolean or "
-            f"floating-point dtype, but has shape {tuple(attention_mask.shape)} and dtype {attention_mask.dtype}. Use "
-            "attention_mask.bool() if it is 1 where a token attends to a key."
-        )
-    if attention_mask.shape[1:3] != (1, length):
-        raise ValueError(
-            f"A 4-D `attention_mask` must have shape (batch or 1, 1, {length}, keys), with one row for each new token, "
-            f"but has shape {tuple(attention_mask.shape)}."
-        )
-    return None, attention_mask if is_boolean else attention_mask == 0
-
-
-def has_padding(mask: torch.Tensor | None) -> bool:
-    """Return whether a mask (batch, n) marks padding. If its values cannot be read, any mask counts."""
-    return mask is not None and (not is_readable(mask) or not mask.all())

@@ -18,7 +18,7 @@ from transformers.utils.output_capturing import capture_outputs
 
 from .configuration_aogpt import MDMEncoderConfig
 from .decoding_state import EncoderDecodingState
-from .devices import inference_method
+from .devices import has_padding, inference_method
 from .generation import AnyOrderGenerationMixin
 from .likelihood import (
     ROWS_PER_PASS,
@@ -36,11 +36,10 @@ from .modeling_aogpt import (
     AOGPTWithHead,
     Precomputed,
     TargetModulation,
-    has_padding,
     make_norm,
     make_target_embeddings,
 )
-from .orders import OrderArgument, group_orders, token_mask, token_positions
+from .orders import OrderArgument, Orders, group_orders, token_mask, token_positions
 from .unmasking import log_linear_noise
 from .validation import (
     check_forward_arguments,
@@ -245,6 +244,34 @@ class MaskedScorer(TokenScorer):
             scores[selected] = torch.zeros_like(scores[selected]).masked_scatter(is_selected, log_probs)
         return scores
 
+    def bound(self, is_target: torch.BoolTensor, num_times: int, masking: str, uses_time: bool) -> LogLikelihoodOutput:
+        """
+        Estimate the masked-diffusion bound on the log-likelihood of targets (Eq. 1).
+
+        If `uses_time` is True, the noise level is that of each diffusion time. Otherwise, if the model uses a noise
+        level, it matches the fraction of masked tokens.
+        """
+
+        def score(is_masked: torch.BoolTensor, times: torch.Tensor) -> torch.Tensor:
+            return self.score(is_masked, is_masked, log_linear_noise(times) if uses_time else None)
+
+        return diffusion_bound(self, score, is_target, num_times, masking)
+
+    def mean_over_orders(self, is_target: torch.BoolTensor, source: Orders, num_orders: int) -> LogLikelihoodOutput:
+        """Compute the mean log-likelihood of targets over `num_orders` orders (Eq. 7), one target after another."""
+        per_token = torch.zeros(is_target.shape, dtype=torch.float64, device=is_target.device)
+        totals = []
+        for _ in range(num_orders):
+            drawn = group_orders(source.draw(self.is_token, self.generator), (~is_target).long())
+            ranks = drawn.argsort(dim=-1)
+            total = torch.zeros_like(per_token[:, 0])
+            for rank in range(int(is_target.sum(dim=-1).max())):
+                scores = self.score((ranks >= rank) & is_target, (ranks == rank) & is_target)
+                per_token += scores / num_orders
+                total += scores.sum(dim=-1)
+            totals.append(total)
+        return average_over_orders(self, per_token, totals, source.is_random)
+
 
 class EncoderLikelihoodMixin:
     """Mixin that gives encoders methods for lower bounds on log-likelihoods."""
@@ -392,39 +419,18 @@ class EncoderLikelihoodMixin:
         masking: str | None,
         uses_time: bool = False,
     ) -> LogLikelihoodOutput:
-        """
-        Estimate the log-likelihood of targets: the masked-diffusion bound (Eq. 1), or the mean over orders (Eq. 7).
-
-        If `uses_time` is True, the noise level is that of each diffusion time. Otherwise, if the model uses a noise
-        level, it matches the fraction of masked tokens.
-        """
+        """Return the mean over orders if an argument that concerns orders is given, or else the diffusion bound."""
         if orders is None and num_orders == 1 and block_length is None and stride is None:
-
-            def score(is_masked: torch.BoolTensor, times: torch.Tensor) -> torch.Tensor:
-                return scorer.score(is_masked, is_masked, log_linear_noise(times) if uses_time else None)
-
             num_times = NUM_TIMES if num_times is None else num_times
             if masking is None:
                 masking = "bernoulli" if uses_time else "fixed_count"
-            return diffusion_bound(scorer, score, is_target, num_times, masking)
+            return scorer.bound(is_target, num_times, masking, uses_time)
         if num_times is not None or masking is not None:
             raise ValueError(
                 "`num_times` and `masking` apply only to the masked-diffusion bound, which uses no orders. Remove "
                 "`num_times` and `masking`, or remove `orders`, `num_orders`, `block_length` and `stride`."
             )
-        source = resolve_orders(orders, num_orders, block_length, stride)
-        per_token = torch.zeros(is_target.shape, dtype=torch.float64, device=is_target.device)
-        totals = []
-        for _ in range(num_orders):
-            drawn = group_orders(source.draw(scorer.is_token, scorer.generator), (~is_target).long())
-            ranks = drawn.argsort(dim=-1)
-            total = torch.zeros_like(per_token[:, 0])
-            for rank in range(int(is_target.sum(dim=-1).max())):  # predict one target after another
-                scores = scorer.score((ranks >= rank) & is_target, (ranks == rank) & is_target)
-                per_token += scores / num_orders
-                total += scores.sum(dim=-1)
-            totals.append(total)
-        return average_over_orders(scorer, per_token, totals, source.is_random)
+        return scorer.mean_over_orders(is_target, resolve_orders(orders, num_orders, block_length, stride), num_orders)
 
 
 class MDMEncoderForMaskedLM(MDMEncoderPreTrainedModel, AOGPTWithHead, AnyOrderGenerationMixin, EncoderLikelihoodMixin):

@@ -120,37 +120,3 @@ def parallel_queries(num_context: torch.LongTensor, ends: torch.LongTensor, num_
     """Return `branches` as [`chain`] does, but with one branch for each rank from `num_context` to `ends` - 1."""
     branches = chain(num_context, ends, num_rows)
     return torch.where(branches < 0, branches, torch.arange(num_rows, device=ends.device))
-
-
-def causal_mask(
-    num_rows: int,
-    num_slots: int,
-    num_cached: int | torch.Tensor,
-    is_token: torch.BoolTensor | None,
-    device: torch.device,
-) -> torch.BoolTensor:
-    """
-    Return the causal attention mask of `num_rows` new rows that follow `num_cached` cached rows.
-
-    Its shape is (batch, 1, num_rows, num_slots), or (1, 1, num_rows, num_slots) if `is_token` is None. `num_slots` is
-    the number of keys, including unused entries of the cache.
-
-    `is_token` (batch, cached + rows) is False at padding, to which no row attends. If `is_token` is None, there is no
-    padding.
-    """
-    rows = num_cached + torch.arange(num_rows, device=device)
-    mask = (torch.arange(num_slots, device=device) <= rows[:, None])[None, None]
-    if is_token is None:
-        return mask
-    is_token = torch.nn.functional.pad(is_token, (0, num_slots - is_token.shape[1]))
-    return mask & is_token[:, None, None, :]
-
-
-def add_start_row(mask: torch.BoolTensor) -> torch.BoolTensor:
-    """
-    Add a start row to an attention mask (batch, 1, rows, slots), as its first row and first slot.
-
-    All rows attend to the start row, and the start row attends only to itself.
-    """
-    mask = torch.nn.functional.pad(mask, (0, 0, 1, 0), value=False)
-    return torch.nn.functional.pad(mask, (1, 0), value=True)

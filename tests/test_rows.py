@@ -3,14 +3,13 @@
 import pytest
 import torch
 
+from modeling_aogpt.causal_inputs import add_start_row, causal_mask
 from modeling_aogpt.orders import random_orders
 from modeling_aogpt.rows import (
     CONTEXT,
     PADDING,
-    add_start_row,
     branch_mask,
     branch_rows,
-    causal_mask,
     chain,
     make_rows,
     parallel_queries,

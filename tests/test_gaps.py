@@ -16,6 +16,7 @@ from modeling_aogpt.gaps import encode_between_masks, encode_parts, encode_with_
 from modeling_aogpt.tokenization import add_mask_token, load_tokenizer
 from tests.references import random_encoder, random_model, with_class
 from tests.tokenizers_of_all_kinds import KINDS, llama_class, with_start
+from training.conversion.export_causal_lm import restore_mask_token
 
 TEXTS = ["I saw a cat.", "un</s>the cat", " the\n\n cat", "", "<s>a", "a\nb"]
 
@@ -39,6 +40,17 @@ def test_a_mask_token_changes_no_other_text(kind: str, starts: bool, tmp_path: P
     expected = [tokenizer(text).input_ids for text in TEXTS]
     add_mask_token(tokenizer).save_pretrained(tmp_path)
     assert [load_tokenizer(tmp_path)(text).input_ids for text in TEXTS] == expected
+
+
+def test_an_exported_tokenizer_has_no_mask(kind: str, tmp_path: Path) -> None:
+    tokenizer = KINDS[kind]()
+    texts = [*TEXTS, "a <|mask|> b"]
+    expected = [tokenizer(text).input_ids for text in texts]
+    add_mask_token(tokenizer).save_pretrained(tmp_path)
+    restore_mask_token(tmp_path)
+    exported = AutoTokenizer.from_pretrained(tmp_path)
+    assert [exported(text).input_ids for text in texts] == expected or kind == "byte-level"  # it already had a mask
+    assert exported.mask_token is None
 
 
 @pytest.mark.parametrize(

@@ -90,6 +90,9 @@ def restore_mask_token(folder: Path, token: str | None = None) -> None:
     if token != MASK.content:
         tokens = contents["tokenizer.json"]["added_tokens"]
         contents["tokenizer.json"]["added_tokens"] = [item for item in tokens if item["content"] != MASK.content]
+        normalizer = contents["tokenizer.json"]["normalizer"] or {}
+        if steps := normalizer.get("normalizers"):  # one of them drops the space before a mask
+            normalizer["normalizers"] = [step for step in steps if step.get("content") != MASK.content]
         if decoder := settings.get("added_tokens_decoder"):  # absent if only tokenizer.json lists the added tokens
             settings["added_tokens_decoder"] = {
                 key: item for key, item in decoder.items() if item["content"] != MASK.content

@@ -22,21 +22,12 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, get_args
 
-from datasets import Dataset, DatasetBuilder, IterableDataset, load_dataset, load_dataset_builder
+from datasets import Dataset, IterableDataset, load_dataset, load_dataset_builder
 
 from common.data_arguments import DataArguments, SampleBy
-from common.splitting import (
-    Split,
-    hash_document,
-    is_held_out,
-    make_dataset,
-    select_by_hash,
-    select_others,
-    sha256,
-)
+from common.splitting import Split, hash_document, is_held_out, make_dataset, select_by_hash, select_others, sha256
 from common.text_files import (
-    COMPRESSED,
-    KINDS,
+    FILE_SUFFIXES,
     check_column,
     check_sample_by,
     describe_files,
@@ -46,8 +37,6 @@ from common.text_files import (
 )
 from modeling_aogpt.validation import check_choice, suggest
 
-# A name that ends with one of these suffixes is a file, not a Hub dataset.
-FILE_SUFFIXES = (".txt", ".text", ".md", ".py", ".raw", ".tokens", *KINDS, *COMPRESSED)
 HUB_OPTIONS = ("corpus_config", "corpus_revision", "train_split", "validation_split")
 ROWS_TO_CHECK = 100  # at the beginning of a stream
 
@@ -143,34 +132,26 @@ def _check_options(arguments: DataArguments) -> None:
 
 def _select(arguments: DataArguments) -> tuple[Rows, Sources]:
     """Return the rows of a corpus by split, and the sources. `validation` is missing if a hash decides."""
-    name = arguments.corpus[0]
     rows: Rows = {}
     sources: Sources = []
     files: dict[str, list[str]] = {}
-    if is_made(name):
+    if is_made(arguments.corpus[0]):
         rows, sources = _make_texts(arguments)
-    elif os.path.isdir(os.path.expanduser(name)):
-        files = _choose_splits(arguments, _find_dataset(arguments).config.data_files)
-    elif is_hub_name(name):
-        rows, sources = _load_hub(arguments)
+    elif is_hub_name(arguments.corpus[0]):
+        rows, sources, files = _find_dataset(arguments)
     else:
         files = {"train": find_files(arguments.corpus)}
     if arguments.validation_files:
         files["validation"] = find_files(arguments.validation_files)
     paths = [file for split in files.values() for file in split]
     check_sample_by(arguments.sample_by, paths)
-    real = [os.path.realpath(path) for path in paths]
+    real = [*map(os.path.realpath, paths)]
     if shared := [path for path, link in zip(paths, real, strict=True) if real.count(link) > 1]:
         raise ValueError(f"{shared[0]} is in both `corpus` and `validation_files`. Remove it from one of the two.")
     for split, split_files in files.items():
         is_streamed = arguments.streaming and not (split == "validation" and arguments.validation_files)
-        rows[split] = load_files(
-            split_files,
-            arguments.sample_by,
-            arguments.text_column,
-            is_streamed,
-            arguments.preprocessing_num_workers,
-        )
+        options = arguments.text_column, is_streamed, arguments.preprocessing_num_workers
+        rows[split] = load_files(split_files, arguments.sample_by, *options)
     return rows, [*sources, *describe_files(paths)]
 
 
@@ -230,45 +211,33 @@ def is_hub_name(name: str) -> bool:
     return not is_file and not is_made(name) and not name.lower().endswith(FILE_SUFFIXES)
 
 
-def _load_hub(arguments: DataArguments) -> tuple[Rows, Sources]:
-    builder = _find_dataset(arguments)
+def _find_dataset(arguments: DataArguments) -> tuple[Rows, Sources, dict[str, list[str]]]:
+    """Return the rows and sources of a dataset of the Hub, or the files by split of a dataset in a folder."""
+    name, path = arguments.corpus[0], os.path.expanduser(arguments.corpus[0])
     options = {"streaming": True} if arguments.streaming else {"num_proc": arguments.preprocessing_num_workers}
     try:
-        available = load_dataset(
-            arguments.corpus[0], arguments.corpus_config, revision=arguments.corpus_revision, **options
-        )
+        builder = load_dataset_builder(path, arguments.corpus_config, revision=arguments.corpus_revision)
+        available = builder.config.data_files or {}
+        folders = {os.path.basename(os.path.dirname(str(file))) for files in available.values() for file in files}
+        incomplete = sorted(folder for folder in folders if folder.startswith("partial-"))
+        if not incomplete and not os.path.isdir(path):
+            available = load_dataset(name, arguments.corpus_config, revision=arguments.corpus_revision, **options)
     except Exception as error:  # the library raises many kinds of errors
-        raise _unknown_corpus(arguments, error) from error
-    rows = _choose_splits(arguments, available)
-    if not arguments.streaming:
-        rows = {split: keep_text(dataset, arguments.text_column) for split, dataset in rows.items()}
-    return rows, [{"name": arguments.name, "commit": builder.hash}]
-
-
-def _find_dataset(arguments: DataArguments) -> DatasetBuilder:
-    """Return the builder of a dataset of the Hub or in a folder."""
-    name = os.path.expanduser(arguments.corpus[0])
-    try:
-        builder = load_dataset_builder(name, arguments.corpus_config, revision=arguments.corpus_revision)
-    except Exception as error:  # the library raises many kinds of errors
-        raise _unknown_corpus(arguments, error) from error
-    files = [file for split in (builder.config.data_files or {}).values() for file in split]
-    folders = {os.path.basename(os.path.dirname(str(file))) for file in files}
-    if partial := sorted(folder for folder in folders if folder.startswith("partial-")):
         raise ValueError(
-            f"The dataset {name!r} is incomplete: its files are in {', '.join(partial)}, where the Hub stores only the "
-            "first part of a large dataset. Set `corpus_revision` to a revision with the whole dataset, such as a "
-            "commit of its main branch."
+            f"{name!r} is neither a built-in corpus ({', '.join(BUILT_IN)}) nor a file, and cannot be loaded as a Hub "
+            f"dataset.{suggest(name, BUILT_IN)} Check `corpus` and `corpus_revision`. (Cause: {error})"
+        ) from error
+    if incomplete:
+        raise ValueError(
+            f"The dataset {name!r} is incomplete: its files are in {', '.join(incomplete)}, where the Hub stores only "
+            "the first part of a large dataset. Set `corpus_revision` to a commit with the whole dataset."
         )
-    return builder
-
-
-def _unknown_corpus(arguments: DataArguments, cause: Exception) -> ValueError:
-    name = arguments.corpus[0]
-    return ValueError(
-        f"{name!r} is neither a built-in corpus ({', '.join(BUILT_IN)}) nor a file, and cannot be loaded as a Hub "
-        f"dataset.{suggest(name, BUILT_IN)} Check `corpus` and `corpus_revision`. (Cause: {cause})"
-    )
+    chosen = _choose_splits(arguments, available)
+    if os.path.isdir(path):
+        return {}, [], chosen
+    if not arguments.streaming:
+        chosen = {split: keep_text(dataset, arguments.text_column) for split, dataset in chosen.items()}
+    return chosen, [{"name": name, "commit": builder.hash}], {}
 
 
 def _choose_splits(arguments: DataArguments, available: Mapping[str, Any]) -> dict[str, Any]:
@@ -294,9 +263,11 @@ def _choose_splits(arguments: DataArguments, available: Mapping[str, Any]) -> di
 def _split(rows: Rows, arguments: DataArguments) -> tuple[Split, Split]:
     if "validation" in rows:
         return Split(rows["train"]), Split(rows["validation"])
-    options = {"validation_fraction": arguments.validation_fraction}
-    select = [partial(select_by_hash, split=split, **options) for split in ("train", "validation")]
-    return Split(rows["train"], select[0]), Split(rows["train"], select[1])
+    train, validation = (
+        Split(rows["train"], partial(select_by_hash, split=split, validation_fraction=arguments.validation_fraction))
+        for split in ("train", "validation")
+    )
+    return train, validation
 
 
 def _split_stream(rows: Rows, arguments: DataArguments) -> tuple[Split, Split]:
@@ -305,35 +276,28 @@ def _split_stream(rows: Rows, arguments: DataArguments) -> tuple[Split, Split]:
 
     Documents of the training split that are held out, and all their copies, are excluded from the stream.
     """
-    columns = {
-        split: _check_stream(stream, split, arguments)
-        for split, stream in rows.items()
-        if isinstance(stream, IterableDataset)
-    }
-    stream = Split(rows["train"], column=columns["train"])
+    stream = Split(rows["train"], column=_find_column(rows["train"], arguments))
     if arguments.validation_files:
         return stream, Split(rows["validation"])
-    source = Split(rows["validation"], column=columns["validation"]) if "validation" in rows else stream
+    source = stream
+    if "validation" in rows:
+        source = Split(rows["validation"], column=_find_column(rows["validation"], arguments))
     texts = list(islice(source, arguments.validation_documents))
     if not texts:
-        raise no_text_error("validation" if "validation" in rows else "train", arguments)
+        raise no_text_error("train" if source is stream else "validation", arguments)
     if source is stream:
         held_out = frozenset(map(hash_document, texts))
         stream = replace(stream, select=partial(select_others, held_out=held_out))
     return stream, Split(make_dataset(texts))
 
 
-def _check_stream(stream: IterableDataset, split: str, arguments: DataArguments) -> str:
+def _find_column(stream: IterableDataset, arguments: DataArguments) -> str:
     """Return the column of a stream that holds the documents. Read the first rows to find errors early."""
     try:
         first = list(islice(stream, 1 if stream.features else ROWS_TO_CHECK))
         features = stream.features or Dataset.from_list(first).features
     except Exception as error:  # each builder raises its own kinds of errors
-        raise ValueError(
-            f"The {split} split of {arguments.name} cannot be read. Check the files of the corpus. (Cause: {error})"
-        ) from error
-    if not first:
-        raise no_text_error(split, arguments)
+        raise ValueError(f"{arguments.name} cannot be read. Check the files of the corpus. (Cause: {error})") from error
     return check_column(features, arguments.text_column)
 
 

@@ -56,9 +56,7 @@ def load_data(arguments: DataArguments) -> Data:
             "`tokenizer` (for instance to gpt2), or remove `streaming`."
         )
     corpus = load_corpus(arguments)
-    tokenizer = (
-        load_tokenizer(arguments.tokenizer) if arguments.tokenizer else _train_tokenizer(corpus.train, arguments)
-    )
+    tokenizer = _load_tokenizer(corpus.train, arguments)
     # The validation split is made first: it is small, and if it has errors, they are found early.
     validation, validation_facts = _make_sequences(corpus.validation, "validation", tokenizer, arguments)
     facts = {
@@ -83,10 +81,11 @@ def load_data(arguments: DataArguments) -> Data:
     return Data(arguments, train, validation, tokenizer, facts)
 
 
-def _train_tokenizer(texts: Iterable[str], arguments: DataArguments) -> PreTrainedTokenizerBase:
-    marks = arguments.context_marks
-    if marks is not None:
-        texts = (split_context(text, marks)[0] for text in texts)
+def _load_tokenizer(texts: Iterable[str], arguments: DataArguments) -> PreTrainedTokenizerBase:
+    if arguments.tokenizer is not None:
+        return load_tokenizer(arguments.tokenizer)
+    if arguments.context_marks is not None:
+        texts = (split_context(text, arguments.context_marks)[0] for text in texts)
     return train_tokenizer(texts, arguments.vocab_size)
 
 

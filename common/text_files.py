@@ -24,13 +24,9 @@ logger = logging.getLogger(__name__)
 
 COMPRESSED = (".xz", ".gz", ".bz2", ".zst")
 # Kinds of files by suffix. All other files are text.
-KINDS = {
-    **dict.fromkeys((".json", ".jsonl", ".ndjson"), "json"),
-    ".csv": "csv",
-    ".tsv": "tsv",
-    ".parquet": "parquet",
-}
-DOCUMENTS = Features({"text": Value("string")})
+KINDS = {".json": "json", ".jsonl": "json", ".ndjson": "json", ".csv": "csv", ".tsv": "tsv", ".parquet": "parquet"}
+# A name that ends with one of these suffixes is that of a file.
+FILE_SUFFIXES = (".txt", ".text", ".md", ".py", ".raw", ".tokens", *KINDS, *COMPRESSED)
 
 
 def find_files(patterns: Sequence[str]) -> list[str]:
@@ -98,7 +94,8 @@ def load_files(
 
 
 def _load_texts(files: list[str], sample_by: str, streaming: bool, num_proc: int | None) -> Dataset | IterableDataset:
-    options = {"features": DOCUMENTS, "gen_kwargs": {"files": files, "sample_by": sample_by}}
+    features = Features({"text": Value("string")})
+    options = {"gen_kwargs": {"files": files, "sample_by": sample_by}, "features": features}
     if streaming:
         return IterableDataset.from_generator(_read_texts, **options)
     reader = versioned(_read_texts, _hash_all(files))

@@ -166,19 +166,17 @@ def _load_hub(name: str, data_set: EvaluationSet, split: str) -> Dataset:
 
 
 def _load_local(name: str, data_set: EvaluationSet, split: str, data_dir: str) -> Dataset:
-    if not Path(data_dir).is_dir():
-        raise ValueError(f"`data_dir` ({data_dir!r}) is not a folder. Set it to a folder with the datasets.")
     if "{split}" not in data_set.local and split != data_set.split:
         raise ValueError(
             f"With `data_dir`, {name} has only the split {data_set.split!r}, but `split` is {split!r}. Remove `split`."
         )
     path = Path(data_dir) / data_set.local_file(split)
-    candidates = [f"{glob.escape(data_dir)}/{data_set.local_file(split)}{suffix}" for suffix in ("", *COMPRESSED)]
-    pattern = next((candidate for candidate in candidates if glob.glob(candidate)), None)
+    patterns = [f"{glob.escape(data_dir)}/{data_set.local_file(split)}{suffix}" for suffix in ("", *COMPRESSED)]
+    pattern = next(filter(glob.glob, patterns), None)
     if pattern is None:
         raise ValueError(
             f"{path} (the {split} split of {name}) does not exist, and neither does a compressed version of it "
-            f"({', '.join(COMPRESSED)}). Create the file, remove {name} from `datasets`, or set another `split`."
+            f"({', '.join(COMPRESSED)}). Check `data_dir`, remove {name} from `datasets`, or set another `split`."
         )
     rows = load_files(find_files([pattern]), text_column=data_set.column)
     if path.suffix != ".jsonl":

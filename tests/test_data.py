@@ -19,7 +19,6 @@ from datasets import Dataset, Features, Value
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from common.commands import Parser
 from common.corpora import load_corpus
 from common.data import Data, load_data
 from common.data_arguments import DataArguments
@@ -240,24 +239,6 @@ def test_bytes_outside_of_tokens_are_counted(arguments: DataArguments, tmp_path:
     arguments.tokenizer, arguments.sequence_length = str(tmp_path / "words"), 1
     data = load_data(arguments)
     assert sum(data.validation["num_bytes"]) == sum(len(text.encode()) + 1 for text in splits(arguments)["validation"])
-
-
-def test_arguments_on_the_command_line() -> None:
-    (arguments,) = Parser(DataArguments).parse(
-        [
-            "--corpus",
-            "a.txt",
-            "b.txt",
-            "--packing",
-            "documents",
-            "--drop_long_documents",
-            "--validation_fraction",
-            "0.1",
-        ]
-    )
-    assert arguments == DataArguments(
-        ["a.txt", "b.txt"], packing="documents", drop_long_documents=True, validation_fraction=0.1
-    )
 
 
 @pytest.mark.parametrize(

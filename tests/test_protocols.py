@@ -161,7 +161,7 @@ def test_every_row_ends_with_end_of_text(data_dir: Path, tiny_tokenizer: PreTrai
     ("name", "changes", "message"),
     [
         ("wikitext", {}, "`name` must be one of 'lambada', 'wikitext2', .* but is 'wikitext'"),
-        ("ptb", {"data_dir": "nowhere"}, r"`data_dir` \('nowhere'\) is not a folder"),
+        ("ptb", {"data_dir": "nowhere"}, r"nowhere/ptb/ptb\.test\.txt .* does not exist.*`data_dir`"),
         ("ptb", {"split": "valid"}, "`split` must be one of 'train', 'validation', 'test' for ptb, but is 'valid'"),
         (
             "ptb",

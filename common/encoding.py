@@ -2,8 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tokenization of documents, with the bytes and the context of their tokens."""
 
+import json
 import re
 from collections.abc import Callable, Iterable
+from copy import deepcopy
 from typing import Any
 
 import numpy as np
@@ -77,6 +79,8 @@ def encode_batch(
     contexts: list[list[bool]] = []
     if context_marks is not None:
         texts, contexts = map(list, zip(*(split_context(text, context_marks) for text in texts), strict=True))
+    if tokenizer.mask_token is not None and any(f" {tokenizer.mask_token}" in text for text in texts):
+        tokenizer = _keep_spaces(tokenizer)
     encoded = tokenizer(
         texts,
         add_special_tokens=False,
@@ -95,6 +99,18 @@ def encode_batch(
         parts = zip(encoded["input_ids"], encoded["offset_mapping"], contexts, strict=True)
         columns["labels"] = [[*_label(*part), tokenizer.eos_token_id] for part in parts]
     return columns
+
+
+def _keep_spaces(tokenizer: PreTrainedTokenizerBase) -> PreTrainedTokenizerBase:
+    """Return a tokenizer that keeps the space before the mask, for texts in which the mask is not a token."""
+    tokenizer = deepcopy(tokenizer)
+    backend, pair = tokenizer.backend_tokenizer, f" {tokenizer.mask_token}"
+    state = json.loads(backend.to_str())
+    steps = (state["normalizer"] or {}).get("normalizers", [])
+    if steps and steps[0].get("pattern") == {"String": pair}:  # see `include_space_in_mask`
+        del steps[0]
+        backend.normalizer = type(backend).from_str(json.dumps(state)).normalizer
+    return tokenizer
 
 
 def _label(ids: list[int], offsets: list[tuple[int, int]], is_context: list[bool]) -> list[int]:

@@ -76,12 +76,7 @@ def book_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def check_readme(names: dict[str, Any]) -> None:
-    assert names["names"].shape == (4, 16)
-    assert names["continued"].shape == (1, 16)
-    assert len(names["gap"].texts) == 1
-    assert names["any_order"].log_likelihood.shape == names["left_to_right"].shape == (1,)
-    assert names["logits"].shape[:2] == (1, 16)
-    assert names["book_model"].config.max_position_embeddings == 64
+    assert names["prompt"]["input_ids"].shape[0] == 1
 
 
 def check_generation(names: dict[str, Any]) -> None:
@@ -125,10 +120,6 @@ def check_design(names: dict[str, Any]) -> None:
     assert names["queried"].shape == (2, names["model"].config.vocab_size)
 
 
-def check_findings(names: dict[str, Any]) -> None:
-    assert names["n"] == 128  # the page itself has assertions
-
-
 CHECKS: dict[str, Callable[[dict[str, Any]], None]] = {
     "README.md": check_readme,
     "generation.md": check_generation,
@@ -136,7 +127,6 @@ CHECKS: dict[str, Callable[[dict[str, Any]], None]] = {
     "training.md": check_training,
     "evaluation.md": check_evaluation,
     "design.md": check_design,
-    "findings.md": check_findings,
     "infilling.md": check_infilling,
 }
 

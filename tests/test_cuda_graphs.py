@@ -15,7 +15,7 @@ from torch import nn
 from torch.fx.experimental.proxy_tensor import get_proxy_mode, make_fx
 
 from eval.benchmarks.contenders import DECODERS
-from modeling_aogpt import cuda_graphs, decoding_state, modeling_aogpt, sampling, validation
+from modeling_aogpt import cuda_graphs, decoding_state, devices, sampling, validation
 from modeling_aogpt.cuda_graphs import Arguments, Recordings, can_record, records_itself
 from modeling_aogpt.decoding_state import CachedDecodingState
 from modeling_aogpt.devices import without_cudnn_attention
@@ -83,7 +83,7 @@ def recordings(monkeypatch: pytest.MonkeyPatch) -> type[SimulatedRecording]:
     monkeypatch.setattr(cuda_graphs, "Recording", SimulatedRecording)
     monkeypatch.setattr(cuda_graphs, "_FAILED", WeakSet())
     monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: (0, 0))
-    for module in (modeling_aogpt, validation):  # values cannot be read while operations are traced
+    for module in (devices, validation):  # values cannot be read while operations are traced
         monkeypatch.setattr(module, "is_readable", lambda values: get_proxy_mode() is None)
     for module in (decoding_state, sampling):
         monkeypatch.setattr(module, "can_record", lambda model, device: model not in cuda_graphs._FAILED)

@@ -14,6 +14,7 @@ from transformers import PreTrainedTokenizerBase
 
 from common.caching import versioned
 from common.splitting import select_all
+from modeling_aogpt.tokenization import keep_space_before_masks
 
 
 def encode_documents(
@@ -81,6 +82,8 @@ def encode_batch(
         texts, contexts = map(list, zip(*(split_context(text, context_marks) for text in texts), strict=True))
     if tokenizer.mask_token is not None and any(f" {tokenizer.mask_token}" in text for text in texts):
         tokenizer = _keep_spaces(tokenizer)
+    if any(f" {tokenizer.mask_token}" in text for text in texts):
+        tokenizer = keep_space_before_masks(tokenizer)
     encoded = tokenizer(
         texts,
         add_special_tokens=False,

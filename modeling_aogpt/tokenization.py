@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Functions that load tokenizers and add a mask token with the highest id, so that all lower ids stand for text."""
 
+import copy
 import json
 import os
 import re
@@ -121,6 +122,18 @@ def include_space_in_mask(tokenizer: PreTrainedTokenizerBase) -> PreTrainedToken
         return tokenizer
     settings = tokenizer.special_tokens_map | {name: getattr(tokenizer, name) for name in SETTINGS}
     return PreTrainedTokenizerFast(tokenizer_object=backend, **settings)
+
+
+def keep_space_before_masks(tokenizer: PreTrainedTokenizerBase) -> PreTrainedTokenizerBase:
+    """Return a copy of a tokenizer, for texts in which the name of the mask token is text (`split_special_tokens`)."""
+    tokenizer = copy.deepcopy(tokenizer)
+    state = json.loads(tokenizer.backend_tokenizer.to_str())
+    normalizer = state["normalizer"] or {}
+    if steps := normalizer.get("normalizers"):
+        normalizer["normalizers"] = [step for step in steps if step.get("content") != tokenizer.mask_token]
+    changed = type(tokenizer.backend_tokenizer).from_str(json.dumps(state))
+    tokenizer.backend_tokenizer.normalizer = changed.normalizer
+    return tokenizer
 
 
 def _replace_start(mask: str, content: str, unless: str = "") -> dict[str, Any]:

@@ -13,7 +13,7 @@ from transformers import AddedToken, AutoTokenizer, PreTrainedTokenizerFast, pip
 
 from modeling_aogpt import AOGPTForMaskedLM
 from modeling_aogpt.gaps import encode_between_masks, encode_parts, encode_with_masks
-from modeling_aogpt.tokenization import add_mask_token, load_tokenizer
+from modeling_aogpt.tokenization import add_mask_token, keep_space_before_masks, load_tokenizer
 from tests.references import random_encoder, random_model, with_class
 from tests.tokenizers_of_all_kinds import KINDS, llama_class, with_start
 from training.conversion.export_causal_lm import restore_mask_token
@@ -40,6 +40,20 @@ def test_a_mask_token_changes_no_other_text(kind: str, starts: bool, tmp_path: P
     expected = [tokenizer(text).input_ids for text in TEXTS]
     add_mask_token(tokenizer).save_pretrained(tmp_path)
     assert [load_tokenizer(tmp_path)(text).input_ids for text in TEXTS] == expected
+
+
+def test_the_name_of_a_mask_in_a_text_is_text(kind: str, saved: PreTrainedTokenizerFast) -> None:
+    original = KINDS[kind]()
+    texts = ["a <|mask|> b", "a<|mask|>"]
+    kept, expected = (
+        [tokenizer(text, split_special_tokens=True, add_special_tokens=False).input_ids for text in texts]
+        for tokenizer in (keep_space_before_masks(saved), original)
+    )
+    if kind == "byte-level":  # the original tokenizer already has a mask
+        assert [saved.decode(ids) for ids in kept] == texts
+    else:
+        assert kept == expected
+    assert saved.mask_token_id in saved("a <|mask|>").input_ids
 
 
 def test_an_exported_tokenizer_has_no_mask(kind: str, tmp_path: Path) -> None:

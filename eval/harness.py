@@ -33,7 +33,7 @@ from common.results import default_length
 from eval.journal import split_batches
 from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM
 from modeling_aogpt.devices import rows_per_head_call
-from modeling_aogpt.gaps import encode_parts
+from modeling_aogpt.infill import encode_parts
 from modeling_aogpt.likelihood import ROWS_PER_HEAD_CALL
 from modeling_aogpt.orders import ORDER_NAMES, Orders, group_orders, index_by_rank
 from modeling_aogpt.tokenization import load_tokenizer

@@ -21,8 +21,8 @@ from transformers.utils import ModelOutput, logging
 
 from .decoding_state import DecodingState
 from .devices import draw_uniform, inference_method, to_device
-from .gaps import encode_with_masks
 from .generation_config import AnyOrderGenerationConfig
+from .infill import encode_with_masks
 from .orders import group_orders, index_by_position, token_mask, token_positions
 from .sampling import (
     ROW_PROCESSORS,

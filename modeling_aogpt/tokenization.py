@@ -12,7 +12,7 @@ from typing import Any
 from transformers import AddedToken, AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from .configuration_aogpt import AOGPTConfig
-from .gaps import words_include_space
+from .infill import words_include_space
 
 MASK = AddedToken("<|mask|>", special=True)
 # Settings of a tokenizer that its file tokenizer.json does not contain.

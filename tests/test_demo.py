@@ -24,7 +24,7 @@ from transformers import PreTrainedTokenizerFast, set_seed
 
 from common.tokenizers import train_tokenizer
 from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM
-from modeling_aogpt.gaps import encode_with_masks
+from modeling_aogpt.infill import encode_with_masks
 
 pytest.importorskip("gradio", reason="the demo needs gradio: pip install -e '.[demo]'")
 from demo import app

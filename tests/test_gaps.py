@@ -12,7 +12,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import AddedToken, AutoTokenizer, PreTrainedTokenizerFast, pipeline
 
 from modeling_aogpt import AOGPTForMaskedLM
-from modeling_aogpt.gaps import encode_between_masks, encode_parts, encode_with_masks
+from modeling_aogpt.infill import encode_between_masks, encode_parts, encode_with_masks
 from modeling_aogpt.tokenization import add_mask_token, keep_space_before_masks, load_tokenizer
 from tests.references import random_encoder, random_model, with_class
 from tests.tokenizers_of_all_kinds import KINDS, llama_class, with_start

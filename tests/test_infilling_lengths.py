@@ -13,7 +13,7 @@ from transformers import GenerationConfig, PreTrainedTokenizerFast
 
 from common.tokenizers import train_tokenizer
 from modeling_aogpt import AnyOrderGenerationConfig, AOGPTForAnyOrderLM, infill
-from modeling_aogpt.gaps import encode_with_masks
+from modeling_aogpt.infill import encode_with_masks
 from tests.references import conditional, random_model, seeded
 
 MASK, EOS = 11, 0

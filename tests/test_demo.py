@@ -159,7 +159,7 @@ def test_wrong_inputs_are_errors(tiny_model: AOGPTForAnyOrderLM, tiny_tokenizer:
     ):
         with pytest.raises(ValueError, match=message):
             collect_steps(tiny_model, tiny_tokenizer, text=text)
-    with pytest.raises(ValueError, match=r"`temperature` must be .* but is 0\.0"):
+    with pytest.raises(ValueError, match="`temperature` must"):
         collect_steps(tiny_model, tiny_tokenizer, temperature=0.0)
 
 

@@ -7,7 +7,7 @@ Any-order generation: the method `generate` of decoders and encoders.
 
 1. Append masks to the inputs, and draw an order for each sequence.
 2. Make a decoding state, which predicts masked positions and fills tokens in (`decoding_state.py`).
-3. Run a sampler on the decoding state until no position is masked (`unmasking.py`, `speculative.py`).
+3. Run a sampler on the decoding state until no position is masked (`unmasking.py`).
 4. In each round of refinement, re-mask some of the generated tokens and run the sampler again.
 """
 
@@ -33,13 +33,14 @@ from .sampling import (
     make_warpers,
     reads_prefix,
 )
-from .speculative import DRAFTS, SpeculativeSampler
 from .unmasking import (
+    DRAFTS,
     SCORE_UNMASKING,
     EntropyBoundUnmasking,
     ParallelSampler,
     ScheduledUnmasking,
     ScoreUnmasking,
+    SpeculativeSampler,
     ThresholdUnmasking,
     UnmaskingRule,
 )

@@ -13,8 +13,7 @@ from transformers.generation import GenerationConfig, GenerationMixin
 
 from .orders import ORDER_NAMES, Orders
 from .sampling import TOP_P_RULES
-from .speculative import DRAFTS
-from .unmasking import ADAPTIVE_UNMASKING, CERTAINTY_MEASURES, SCHEDULES, SCORE_UNMASKING, UNMASKING
+from .unmasking import ADAPTIVE_UNMASKING, CERTAINTY_MEASURES, DRAFTS, SCHEDULES, SCORE_UNMASKING, UNMASKING
 from .validation import is_integer, is_number, suggest
 
 # Lowest temperature. Dividing logits by a much lower temperature would overflow in float64.

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from modeling_aogpt.sampling import make_warpers
-from modeling_aogpt.speculative import look_up
+from modeling_aogpt.unmasking import look_up
 from tests.references import Enumeration, chi_square, conditional, ragged_inputs, random_model, seeded
 
 pytestmark = pytest.mark.usefixtures("large_chunks")

@@ -21,8 +21,7 @@ from .configuration_aogpt import AOGPTConfig
 from .cpu_inference import copy_for_cpu, gains_from_packing, pack_weights
 from .cuda_graphs import NUM_CALLS_BEFORE_RECORDING, Recordings, can_record
 from .devices import execution_device, is_compiled, product_dtype, to_device
-from .orders import group_orders, index_by_position, index_by_rank, token_positions
-from .rows import query_mask, query_rows
+from .orders import group_orders, index_by_position, index_by_rank, query_mask, query_rows, token_positions
 
 # Index (sequences, ranks) into tensors (batch, n) that are indexed by rank.
 Indices = tuple[torch.LongTensor, torch.LongTensor]
@@ -350,7 +349,7 @@ class AnyOrderCache:
     """
     Preallocated key-value cache in which the row that predicts rank r occupies slot r.
 
-    A row is the decoder's unit of input (see `rows.py`). If a pass queries several ranks in parallel, only the row of
+    A row is the decoder's unit of input (see `orders.py`). If a pass queries several ranks in parallel, only the row of
     the first of them stays in the cache. The next pass overwrites the other rows, so no entry is copied or moved.
     `num_slots` is the number of ranks of a sequence, and `devices` contains the device of each layer.
     """

@@ -77,7 +77,7 @@ class AnyOrderGenerationOutput(ModelOutput):
             the distribution it was drawn from, after temperature and truncation; 0 for given tokens and padding.
         num_forward_passes (`int`): Number of forward passes.
         num_rows (`int`): Number of inputs that the model computed, over all passes and sequences: rows of a decoder
-            (see `rows.py`) or positions of an encoder.
+            (see `orders.py`) or positions of an encoder.
         tokens_per_forward (`torch.Tensor` of shape `(batch,)`): Number of generated tokens of each sequence divided by
             the number of forward passes, which includes the passes of refinement.
         acceptance_rate (`float`): With `strategy="speculative"`: fraction of drafts that were accepted (None without

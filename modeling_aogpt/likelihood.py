@@ -24,16 +24,21 @@ from transformers.utils import ModelOutput
 
 from .devices import check_generator, draw_uniform, inference_method, rows_per_head_call
 from .orders import (
+    CONTEXT,
+    PADDING,
     OrderArgument,
     Orders,
+    branch_mask,
+    branch_rows,
+    chain,
     group_orders,
     index_by_position,
     index_by_rank,
+    parallel_queries,
     random_orders,
     token_mask,
     token_positions,
 )
-from .rows import CONTEXT, PADDING, branch_mask, branch_rows, chain, parallel_queries
 from .validation import (
     check_choice,
     check_even,
@@ -80,7 +85,7 @@ class LogLikelihoodOutput(ModelOutput):
             expectation is a lower bound on the log-likelihood under the mixture of all orders. This bound is tighter
             for larger K. None if log p(x | order) is only estimated.
         num_rows (`int`): Number of rows that the model computed for all sequences together. A row is the decoder's unit
-            of input (see `rows.py`). For an encoder, positions are counted.
+            of input (see `orders.py`). For an encoder, positions are counted.
 
     Examples:
         >>> from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM
@@ -426,7 +431,7 @@ def join_branches(
     parts: list[torch.LongTensor], num_context: torch.LongTensor, num_targets: torch.LongTensor
 ) -> tuple[torch.LongTensor, torch.LongTensor]:
     """
-    Concatenate the context and several orders of the targets. Each order becomes a branch (see `rows.py`).
+    Concatenate the context and several orders of the targets. Each order becomes a branch (see `orders.py`).
 
     The first of the `parts` contains positions of the context (batch, max_context), of which the first `num_context`
     (batch,) are used. Each other part contains an order of the targets (batch, max_targets), of which the first
@@ -488,14 +493,14 @@ class TokenScorer:
 
 
 class RowScorer(TokenScorer):
-    """Scorer of a decoder, for tokens in any order (see `rows.py` for rows and branches)."""
+    """Scorer of a decoder, for tokens in any order (see `orders.py` for rows and branches)."""
 
     def score(self, columns: torch.LongTensor, branches: torch.LongTensor) -> torch.Tensor:
         """
         Return the log-probability of every token of a branch given the context and the earlier tokens of the branch.
 
         `columns` (copies * batch, rows) contains the column of `input_ids` that each row predicts. It can contain
-        several copies of the batch one after another. `branches` contains the branch of each row (see `rows.py`).
+        several copies of the batch one after another. `branches` contains the branch of each row (see `orders.py`).
         `branches` and the float64 result have the shape of `columns`. The result is 0 at context and padding.
         """
         scores = torch.zeros(columns.shape, dtype=torch.float64, device=columns.device)

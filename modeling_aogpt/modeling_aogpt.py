@@ -4,7 +4,7 @@
 AO-GPT: a decoder-only language model that predicts tokens in any order (arXiv 2506.19935).
 
 The input of the decoder is a batch of rows. A row consists of a token, its position, and the target position, which the
-row predicts (see `rows.py`).
+row predicts (see `orders.py`).
 """
 
 import copy
@@ -37,8 +37,17 @@ from .generation_config import AnyOrderGenerationConfig
 from .head_loss import head_loss
 from .infill import AnyOrderInfillingMixin
 from .likelihood import AnyOrderLikelihoodMixin
-from .orders import group_orders, index_by_position, index_by_rank, left_to_right_orders, token_mask, token_positions
-from .rows import branch_rows, query_mask, query_rows
+from .orders import (
+    branch_rows,
+    group_orders,
+    index_by_position,
+    index_by_rank,
+    left_to_right_orders,
+    query_mask,
+    query_rows,
+    token_mask,
+    token_positions,
+)
 from .validation import (
     check_batch,
     check_forward_arguments,
@@ -464,7 +473,7 @@ class AOGPTStack(AOGPTPreTrainedModel):
 
 class AOGPTModel(AOGPTStack):
     """
-    Decoder without a head. Its input is a batch of rows (see `rows.py`).
+    Decoder without a head. Its input is a batch of rows (see `orders.py`).
 
     Examples:
         >>> config = AOGPTConfig(vocab_size=100, hidden_size=32, num_hidden_layers=2, num_attention_heads=2)

@@ -14,8 +14,7 @@ from packaging.version import Version
 from transformers import AutoModel, AutoModelForCausalLM, AutoModelForMaskedLM
 
 from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM, AOGPTForCausalLM, AOGPTForMaskedLM, MDMEncoderForMaskedLM
-from modeling_aogpt.orders import random_orders
-from modeling_aogpt.rows import branch_rows
+from modeling_aogpt.orders import branch_rows, random_orders
 from tests.references import random_encoder, random_model
 
 LLAMA = {  # grouped heads of their own width, gated MLP, no biases, rotary positions only

@@ -17,6 +17,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 from transformers import GenerationConfig, PreTrainedConfig, PreTrainedModel
+from transformers.dynamic_module_utils import get_relative_import_files
 from transformers.utils import ModelOutput
 
 import modeling_aogpt
@@ -47,6 +48,17 @@ def test_the_package_can_be_remote_code(path: Path) -> None:
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 1
             assert (PACKAGE / f"{node.module}.py").is_file()
+
+
+def test_a_decoder_ships_few_files() -> None:
+    """Users are told to read the code of a Hub repository before they trust it."""
+    model = PACKAGE / "modeling_aogpt.py"
+    shipped = {model.stem, *(Path(path).stem for path in get_relative_import_files(model))}
+    assert shipped == {
+        *("modeling_aogpt", "configuration_aogpt", "causal_inputs", "orders", "head_loss", "devices", "validation"),
+        *("generation", "generation_config", "decoding_state", "sampling", "unmasking", "cpu_inference", "cuda_graphs"),
+        *("likelihood", "infill"),
+    }
 
 
 WITHOUT_OTHER_PACKAGES = """

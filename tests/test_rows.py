@@ -4,8 +4,7 @@ import pytest
 import torch
 
 from modeling_aogpt.causal_inputs import add_start_row, causal_mask
-from modeling_aogpt.orders import random_orders
-from modeling_aogpt.rows import (
+from modeling_aogpt.orders import (
     CONTEXT,
     PADDING,
     branch_mask,
@@ -15,6 +14,7 @@ from modeling_aogpt.rows import (
     parallel_queries,
     query_mask,
     query_rows,
+    random_orders,
 )
 
 # Tokens and positions of two sequences of five, by rank. The token of rank r is 10 r, or 100 + 10 r.

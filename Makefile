@@ -31,15 +31,15 @@ sudoku: $(INSTALLED)
 	$(BIN)/python eval/studies/sudoku/puzzles.py $(foreach recipe,$(RECIPES),$(SEEDS:%=$(SUDOKU)/$(recipe)-%)) \
 		--output_dir $(SUDOKU)/results
 
-# Test and measure on an NVIDIA GPU: generation (Figure 5 of the paper), memory and training. Complete parts, such as
+# Test and measure on an NVIDIA GPU: generation (Figure 5 of the paper) and training. Complete parts, such as
 # generation with one batch size, are not run again. To use an existing Python environment, for instance that
 # of a container, instead of .venv:
 #     PYTHONPATH=. make gpu BIN=FOLDER_OF_PYTHON INSTALLED=
 GPU := runs/gpu
 BATCHES := 1 8 32
-STEPS := 16 64 256 1024
+STEPS := 16 64 256
 SPEED = $(BIN)/python eval/benchmarks/speed.py --device cuda --dtype bfloat16 --size $(word 1,$(subst -, ,$(notdir $(@D)))) \
-	--batch_size $(@F) --steps $(STEPS) --limit_seconds 5 --output_dir $@.part
+	--batch_size $(@F) --steps $(STEPS) --output_dir $@.part
 # Folders of both sizes and all batch sizes for a suffix. For -exact, one of them is runs/gpu/medium-exact/8.
 folders = $(foreach size,medium small,$(addprefix $(GPU)/$(size)$(1)/,$(BATCHES)))
 
@@ -50,18 +50,16 @@ $(GPU)/tests: | $(INSTALLED)
 	$(BIN)/python -m pytest tests/test_cuda.py tests/test_status.py
 	mkdir -p $@
 
-# Memory is always measured with one sequence, so only the run with batch size 1 measures it.
 $(call folders,): | $(INSTALLED)
-	$(SPEED) --contenders no-graphs no-lemma no-cache encoder sedd \
-		$(if $(filter 1,$(@F)),--memory_lengths 1024 2048 4096 8192)
+	$(SPEED) --contenders no-lemma no-cache encoder sedd
 	mv $@.part $@
 
 $(call folders,-exact): | $(INSTALLED)
-	$(SPEED) --contenders left-to-right speculative prompt-lookup gpt2 llama
+	$(SPEED) --contenders left-to-right speculative prompt-lookup llama
 	mv $@.part $@
 
 $(call folders,-compiled): | $(INSTALLED)
-	$(SPEED) --contenders encoder sedd gpt2 llama --compile
+	$(SPEED) --contenders encoder sedd llama --compile
 	mv $@.part $@
 
 $(GPU)/training: | $(INSTALLED)

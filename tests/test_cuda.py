@@ -249,24 +249,22 @@ def test_gradients_equal_those_of_the_cpu(dtype: torch.dtype, is_compiled: bool)
 
 
 def test_speed_is_measured(tmp_path: Path) -> None:
-    """Measure all contenders and the memory, and then compiled contenders."""
+    """Measure all contenders, and then compiled contenders."""
     torch._dynamo.reset()
     options = ["--size", "tiny", "--steps", "2", "16", "--dtype", "bfloat16", "--output_dir", str(tmp_path)]
-    speed.main([*options, "--contenders", "all", "--batch_size", "1", "2", "--memory_lengths", "16", "32"])
+    speed.main([*options, "--contenders", "all", "--batch_size", "1", "2"])
     report = json.loads((tmp_path / "speed.json").read_text())
-    assert all(point["seconds"] > 0 and point["floor_seconds"] > 0 for point in report["points"])
-    assert {point["contender"] for point in report["points"]} >= set(CONTENDERS) - {"plain-products"}
-    assert [row["length"] for row in report["memory"]] == [16, 32]
-    assert all(row["peak_bytes"] > 0 and row["encoder_peak_bytes"] > 0 for row in report["memory"])
-    speed.main([*options, "--contenders", "encoder", "--repeats", "1", "--compile"])
+    assert all(point["seconds"] > 0 for point in report["points"])
+    assert {point["contender"] for point in report["points"]} == set(CONTENDERS)
+    speed.main([*options, "--contenders", "encoder", "llama", "--repeats", "1", "--compile"])
     report = json.loads((tmp_path / "speed.json").read_text())
     assert all(point["seconds"] > 0 for point in report["points"])
 
 
 @pytest.mark.parametrize("options", [[], ["--mixed_precision", "bf16", "--compile"]])
 def test_training_speed_is_measured(options: list[str], tmp_path: Path) -> None:
-    training_speed.main(["--size", "tiny", "--steps", "4", "--repeats", "1", *options, "--output_dir", str(tmp_path)])
+    training_speed.main(["--size", "tiny", "--steps", "4", *options, "--output_dir", str(tmp_path)])
     results = json.loads((tmp_path / "results.json").read_text())
-    assert [run["kind"] for run in results["runs"]] == list(training_speed.KINDS)
-    assert all(run["step_seconds"] > 0 and run["peak_bytes"] > 0 for run in results["runs"])
-    assert all(math.isfinite(loss) for run in results["runs"] for loss in run["losses"])
+    assert results["step_seconds"] > 0
+    assert results["peak_bytes"] > 0
+    assert all(map(math.isfinite, results["losses"]))

@@ -14,7 +14,6 @@ import torch
 from torch import nn
 from torch.fx.experimental.proxy_tensor import get_proxy_mode, make_fx
 
-from eval.benchmarks.contenders import DECODERS
 from modeling_aogpt import cuda_graphs, decoding_state, devices, sampling, validation
 from modeling_aogpt.cuda_graphs import Arguments, Recordings, can_record, records_itself
 from modeling_aogpt.decoding_state import CachedDecodingState
@@ -158,14 +157,6 @@ def test_large_passes_are_not_recorded(recordings: type[SimulatedRecording], mon
     recordings.replays.clear()
     model.generate(**arguments)
     assert not recordings.replays
-
-
-def test_the_contender_without_graphs_records_nothing(recordings: type[SimulatedRecording]) -> None:
-    model = random_model(max_position_embeddings=40)
-    ids = DECODERS["no-graphs"](model).sample(2, 40, 40)
-    assert not recordings.replays
-    assert ids.shape == DECODERS["decoder"](model).sample(2, 40, 40).shape
-    assert recordings.replays
 
 
 def test_a_recording_is_made_after_the_first_calls_with_the_same_shapes(

@@ -30,7 +30,6 @@ from eval.journal import score_sequences
 from eval.judging import Judge
 from eval.scorers import AnyOrderScorer, CausalScorer, load_scorer
 from modeling_aogpt import (
-    AOGPTConfig,
     AOGPTForAnyOrderLM,
     DataCollatorForAnyOrderLM,
     MDMEncoderForMaskedLM,
@@ -105,7 +104,7 @@ def test_seeds_of_an_encoder(encoder: MDMEncoderForMaskedLM) -> None:
         lambda name: speed.measure(speed.SpeedArguments(name, device="cpu"), "command"),
         lambda name: convert(name, Path(name) / "out"),
         lambda name: Judge(name, torch.device("cpu")),
-        lambda name: load_causal_lm(name, AOGPTConfig(), 9),
+        lambda name: load_causal_lm(name, 9),
     ],
     ids=["zero_shot", "generative", "speed", "convert_causal_lm", "judge", "causal_lm"],
 )

@@ -1,14 +1,13 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
 """
-Demo that fills in missing tokens of a text or digits of a Sudoku step by step, in the order that the user chooses.
+Demo that fills in missing tokens of a text step by step, in the order that the user chooses.
 
-    python demo/app.py [MODEL] [--sudoku SUDOKU_MODEL]
+    python demo/app.py [MODEL]
 
 The same file runs on a laptop and as a Space of the Hub. MODEL is a folder or a Hub repository. It defaults to
-$AOGPT_MODEL, or to runs/quickstart/model if the variable is not set. SUDOKU_MODEL is a 6 x 6 Sudoku model, such as
-that of `make sudoku`. It defaults to $AOGPT_SUDOKU_MODEL. Without it, the page has no Sudoku. The demo needs gradio,
-torch and transformers. It does not need the package modeling_aogpt, because the folder of a model contains the code.
+$AOGPT_MODEL, or to runs/quickstart/model if the variable is not set. The demo needs gradio, torch and transformers. It
+does not need the package modeling_aogpt, because the folder of a model contains the code.
 """
 
 import argparse
@@ -20,8 +19,7 @@ import random
 import re
 import sys
 import time
-from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -43,32 +41,6 @@ MIN_WIDTH = 260  # pixels; narrower sliders cut off their labels
 # of the corpus.
 EXAMPLES = ["LATIN _ LETTER _ WITH _", "GREEK _ LETTER _", "_ DIGIT _", "_ _ LETTER _"]
 TEMPERATURE = 0.7
-# Minimal puzzles, each with one solution, whose grids no training corpus contains: held_out_puzzles(6, 12) of
-# eval/studies/sudoku/corpus.py.
-PUZZLES = [
-    "....65.5....4....2........14..5.6.3.",
-    "...4..1...6....5......236.3.....2.5.",
-    ".6..51....43......641.3.41....5.6...",
-    "..32..6......5...32.15.......4...6..",
-    "5......3...1..32...2.6......6....3.5",
-    "1.3....2..3....3......4..45.21......",
-    "...2..64....4..6......3.....1.53....",
-    "...5.....4.23.......1....4...1..2.6.",
-    ".3..5...2...5...6......1.6..1....24.",
-    "..5....1.36..53.212.......6.5.......",
-    ".....2.4..5...624...4..5.1..2.6.5...",
-    "4....6.5.3..........5.2..3.6..6....4",
-]
-DIGITS = list("123456")
-UNITS = {  # the cells of each row, column and box; cells are numbered line by line
-    **{f"row {number + 1}": range(6 * number, 6 * number + 6) for number in range(6)},
-    **{f"column {number + 1}": range(number, 36, 6) for number in range(6)},
-    **{
-        f"box {number + 1}": [number // 2 * 12 + number % 2 * 3 + cell // 3 * 6 + cell % 3 for cell in range(6)]
-        for number in range(6)
-    },
-}
-SUDOKU_WAIT = 0.2  # seconds per step
 CSS = """
 .tokens { font-family: ui-monospace, Menlo, Consolas, monospace; line-height: 1.2; display: flex; flex-wrap: wrap;
           gap: 6px 3px }
@@ -79,17 +51,6 @@ CSS = """
 .token.filled { color: #fff; border-color: transparent }
 .token.filled small { color: #fff !important; opacity: 1 }
 .token.new { outline: 3px solid #e8a33d }
-.board { display: grid; grid-template-columns: repeat(6, auto); justify-content: start; margin-top: 8px }
-#puzzle :is(input, textarea) { font-family: ui-monospace, Menlo, Consolas, monospace }
-.board .token { width: 44px; height: 44px; padding: 5px 0 3px; box-sizing: border-box; font-size: 20px;
-                position: relative }
-.board .masked { color: transparent }
-.board .token:nth-child(6n + 3) { margin-right: 8px }
-.board .token:nth-child(n + 13):nth-child(-n + 18), .board .token:nth-child(n + 25):nth-child(-n + 30) {
-         margin-top: 8px }
-.token.wrong::after { content: "✗"; position: absolute; z-index: 1; top: -5px; right: -5px; width: 17px; height: 17px;
-                      border-radius: 50%; background: #fff; color: #b3261e; font: bold 12px/17px system-ui;
-                      box-shadow: 0 0 0 1.5px #b3261e }
 .summary { margin-top: 12px; font-size: 14px }
 """
 THEME = gr.themes.Base(font="system-ui", font_mono="ui-monospace")  # other fonts would be downloaded
@@ -210,13 +171,6 @@ def step_color(step: int, last: int) -> str:
     return f"hsl({round(215 - 205 * step / max(last, 1))} 60% 30%)"
 
 
-def _render_tokens(tokens: list[Token], length: int, wrong: Collection[int] = ()) -> str:
-    """Return the first `length` tokens as HTML. Tokens with an index in `wrong` are marked."""
-    last = max((token.step for token in tokens if token.step is not None), default=0)
-    is_done = any(token.log_probability is not None for token in tokens)
-    return "".join(_render_token(token, last, is_done, index in wrong) for index, token in enumerate(tokens[:length]))
-
-
 def render(tokens: list[Token], end_of_text: str = "", seed: int | None = None) -> str:
     """
     Return tokens as HTML.
@@ -228,23 +182,24 @@ def render(tokens: list[Token], end_of_text: str = "", seed: int | None = None) 
         length -= 1
     length += any(token.step is not None for token in tokens[length : length + 1])
     steps = {token.step for token in tokens if token.step is not None}
+    is_done = any(token.log_probability is not None for token in tokens)
+    shown = "".join(_render_token(token, max(steps, default=0), is_done) for token in tokens[:length])
     return (
-        f'<div class="tokens" role="region" aria-label="The text" data-steps="{len(steps)}">'
-        f"{_render_tokens(tokens, length)}</div>"
+        f'<div class="tokens" role="region" aria-label="The text" data-steps="{len(steps)}">{shown}</div>'
         f"{_render_summary(tokens, seed)}"
     )
 
 
-def _render_token(token: Token, last: int, is_done: bool, is_wrong: bool) -> str:
+def _render_token(token: Token, last: int, is_done: bool) -> str:
     if token.text is None:
         return '<span class="token masked">?<small></small></span>'
     text = html.escape(token.text)
     if token.step is None:
         return f'<span class="token">{text}<small></small></span>'
-    marks = " new" * (token.step == last and not is_done) + " wrong" * is_wrong
+    mark = " new" * (token.step == last and not is_done)
     probability = "" if token.log_probability is None else f"{100 * math.exp(token.log_probability):.3g} %"
     return (
-        f'<span class="token filled{marks}" data-step="{token.step}" title="step {token.step + 1} {probability}" '
+        f'<span class="token filled{mark}" data-step="{token.step}" title="step {token.step + 1} {probability}" '
         f'style="background: {step_color(token.step, last)}">{text}<small>{probability}</small></span>'
     )
 
@@ -261,93 +216,11 @@ def _render_summary(tokens: list[Token], seed: int | None) -> str:
     )
 
 
-# -------------------------------------------------------------------------------------------------------------- Sudoku
-
-
-def read_puzzle(text: str) -> str:
-    """
-    Return a puzzle without white space: 36 digits and dots (for empty cells), line by line.
-
-    Raises:
-        ValueError: If `text` is not a puzzle, or if two clues contradict each other.
-    """
-    puzzle = "".join(text.split())
-    if unknown := sorted(set(puzzle) - {*DIGITS, "."}):
-        raise ValueError(
-            f"The puzzle contains {', '.join(map(repr, unknown))}, but only the digits 1 to 6, and dots for empty "
-            "cells, are allowed. Replace the other characters."
-        )
-    if len(puzzle) != 36:
-        raise ValueError(
-            f"The puzzle has {len(puzzle)} characters, but must have 36, one for each cell. Write the cells line by "
-            "line, and a dot for each empty cell."
-        )
-    for unit, cell in find_repeats(puzzle):
-        raise ValueError(
-            f"The clues contradict each other: {unit} contains the digit {puzzle[cell]} more than once. Change or "
-            "remove one of these clues."
-        )
-    if "." not in puzzle:
-        raise ValueError("The puzzle has no empty cell. Write a dot for each empty cell.")
-    return puzzle
-
-
-def find_repeats(cells: Sequence[str | None]) -> Iterator[tuple[str, int]]:
-    """Yield pairs (unit, cell): the name of a row, column or box, and a cell in it whose digit is not unique in it."""
-    for unit, members in UNITS.items():
-        digits = [cells[cell] for cell in members]
-        yield from ((unit, cell) for cell in members if cells[cell] in DIGITS and digits.count(cells[cell]) > 1)
-
-
-def solve(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, puzzle: str, order: str) -> Iterator[list[Token]]:
-    """Yield the tokens of a puzzle like `fill`, where each step fills in the likeliest digit of one cell."""
-    ids = encode(model, tokenizer, read_puzzle(puzzle).replace(".", BLANK), "end")
-    return fill(model, tokenizer, ids, random.randrange(2**31), order=order, do_sample=False)
-
-
-def render_board(tokens: list[Token]) -> str:
-    """Return the cells of a Sudoku as HTML. Filled-in cells that break a rule are marked."""
-    cells = [token.text for token in tokens[:36]]
-    wrong = {cell for _, cell in find_repeats(cells)}
-    wrong |= {cell for cell, text in enumerate(cells) if text is not None and text not in DIGITS}
-    wrong = {cell for cell in wrong if tokens[cell].step is not None}
-    filled = [token for token in tokens if token.step is not None and token.log_probability is not None]
-    return (
-        f'<div class="tokens board" role="region" aria-label="The board">{_render_tokens(tokens, 36, wrong)}</div>'
-        f"{_render_result(len(filled), len({token.step for token in filled}), len(wrong)) if filled else ''}"
-    )
-
-
-def _render_result(num_filled: int, num_steps: int, num_wrong: int) -> str:
-    result = f"Not solved: {num_wrong} of {num_filled} digits break a rule (✗)" if num_wrong else "Solved"
-    return (
-        f'<div class="summary" role="status"><b>{result}.</b> {num_steps} steps, from blue (first) to red (last). The '
-        "number below a digit is its probability given the digits filled in before it.</div>"
-    )
-
-
 # ------------------------------------------------------------------------------------------------------------ the page
 
 
-@contextmanager
-def errors_on_page() -> Iterator[None]:
-    """Show a ValueError on the page."""
-    try:
-        yield
-    except ValueError as error:
-        raise gr.Error(str(error), print_exception=False) from error
-
-
-def animate(frames: Iterator[list[Token]], wait: float) -> Iterator[list[Token]]:
-    """Yield `frames`, with `wait` seconds between them."""
-    for index, tokens in enumerate(frames):
-        if index:
-            time.sleep(wait)
-        yield tokens
-
-
-def add_text(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
-    """Add the components that fill in a text to the page."""
+def build(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> gr.Blocks:
+    """Return the web page of the demo."""
 
     def show(
         text: str,
@@ -362,93 +235,40 @@ def add_text(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None
     ) -> Iterator[str]:
         seed = random.randrange(2**31) if seed in (None, -1) else int(seed)
         settings = {"order": order, "num_steps": int(num_steps) or None, "temperature": temperature, "top_p": top_p}
-        with errors_on_page():
-            yield ""  # clears the previous result, so that it is not shown beside an error
-            ids = encode(model, tokenizer, text, ENDINGS[ending], longest_gap)
-            for tokens in animate(fill(model, tokenizer, ids, seed, **settings), wait):
-                yield render(tokens, tokenizer.eos_token, seed)
-
-    gr.Markdown(
-        "# Any-order text\nWrite a text with `_` where text is missing. A decoder-only language model "
-        "([AO-GPT](https://arxiv.org/abs/2506.19935)) fills it in, in the order that you choose. Each `_` is one "
-        "token. If you allow more tokens for each `_`, the model chooses how many. Write `\\_` for a literal "
-        "underscore."
-    )
-    text = gr.Textbox(EXAMPLES[0], label="Text", elem_id="text", max_length=MAX_CHARACTERS)
-    with gr.Row():
-        gap = gr.Slider(1, 8, 1, step=1, label="Maximum tokens for each _", min_width=MIN_WIDTH)
-        ending = gr.Radio(list(ENDINGS), value=next(iter(ENDINGS)), label="What follows the text")
-        order = gr.Dropdown(ORDERS, value="random", label="Order")
-        steps = gr.Slider(0, 32, 0, step=1, label="Steps (0: one position at a time)")
-    with gr.Row():
-        temperature = gr.Slider(0.1, 2, TEMPERATURE, step=0.05, label="Temperature", min_width=MIN_WIDTH)
-        top_p = gr.Slider(0.05, 1, 1, step=0.05, label="Top-p", min_width=MIN_WIDTH)
-        seed = gr.Number(
-            -1, minimum=-1, maximum=2**31, precision=0, label="Seed (-1: a new one each time)", min_width=MIN_WIDTH
-        )
-        wait = gr.Slider(0, 1, 0.3, step=0.05, label="Seconds per step", min_width=MIN_WIDTH)
-    start = gr.Button("Fill in", variant="primary", elem_id="start")
-    result = gr.HTML(elem_id="result")
-    inputs = [text, gap, ending, order, steps, temperature, top_p, seed, wait]
-    gr.on([start.click, text.submit], show, inputs, result, show_progress="hidden")
-    gr.Examples(EXAMPLES, text)
-
-
-def add_sudoku(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
-    """Add the components that solve a Sudoku to the page."""
-
-    def preview(puzzle: str) -> str:
+        yield ""  # clears the previous result, so that it is not shown beside an error
         try:
-            return render_board([Token(None if cell == "." else cell) for cell in read_puzzle(puzzle)])
+            ids = encode(model, tokenizer, text, ENDINGS[ending], longest_gap)
+            for index, tokens in enumerate(fill(model, tokenizer, ids, seed, **settings)):
+                time.sleep(wait if index else 0)
+                yield render(tokens, tokenizer.eos_token, seed)
         except ValueError as error:
-            return f'<div class="summary">{html.escape(str(error))}</div>'
+            raise gr.Error(str(error), print_exception=False) from error
 
-    def show(puzzle: str, order: str) -> Iterator[str]:
-        with errors_on_page():
-            for tokens in animate(solve(model, tokenizer, puzzle, order), SUDOKU_WAIT):
-                yield render_board(tokens)
-
-    gr.Markdown(
-        "# Sudoku in any order\nEach row, column and box must contain the digits 1 to 6. A language model "
-        "([AO-GPT](https://arxiv.org/abs/2506.19935)) fills in one cell per step, with its likeliest digit, in the "
-        "order that you choose. With `confidence`, it always takes the cell whose digit is the most certain. With "
-        "`left_to_right`, it often has to guess a digit before the cells that would determine it are filled in."
-    )
-    with gr.Row():
-        puzzle = gr.Textbox(
-            PUZZLES[0], label="Puzzle (line by line; dots are empty cells)", elem_id="puzzle", max_length=200
-        )
-        order = gr.Dropdown(ORDERS, value="confidence", label="Order")
-    with gr.Row():
-        new = gr.Button("New puzzle", elem_id="new")
-        start = gr.Button("Solve", variant="primary", elem_id="solve")
-    board = gr.HTML(preview(PUZZLES[0]), elem_id="board")
-    solving = gr.on([start.click, puzzle.submit], show, [puzzle, order], board, show_progress="hidden")
-    # The new puzzle is shown only after the steps of the last one have been stopped. They could otherwise replace it.
-    stopping = puzzle.change(lambda: None, cancels=solving, show_progress="hidden")
-    stopping.then(preview, puzzle, board, show_progress="hidden")
-    new.click(next_puzzle, puzzle, puzzle, show_progress="hidden")
-
-
-def next_puzzle(puzzle: str) -> str:
-    """Return the puzzle of `PUZZLES` after `puzzle`, or the first one if `puzzle` is not among them."""
-    return PUZZLES[(PUZZLES.index(puzzle) + 1) % len(PUZZLES)] if puzzle in PUZZLES else PUZZLES[0]
-
-
-def build(
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
-    sudoku: tuple[PreTrainedModel, PreTrainedTokenizerBase] | None = None,
-) -> gr.Blocks:
-    """Return the web page of the demo. If `sudoku` (a model and its tokenizer) is given, its first tab is Sudoku."""
     with gr.Blocks(title="Any-order text", analytics_enabled=False) as page:
-        if sudoku is None:
-            add_text(model, tokenizer)
-        else:
-            with gr.Tab("Sudoku"):
-                add_sudoku(*sudoku)
-            with gr.Tab("Text"):
-                add_text(model, tokenizer)
+        gr.Markdown(
+            "# Any-order text\nWrite a text with `_` where text is missing. A decoder-only language model "
+            "([AO-GPT](https://arxiv.org/abs/2506.19935)) fills it in, in the order that you choose. Each `_` is one "
+            "token. If you allow more tokens for each `_`, the model chooses how many. Write `\\_` for a literal "
+            "underscore."
+        )
+        text = gr.Textbox(EXAMPLES[0], label="Text", elem_id="text", max_length=MAX_CHARACTERS)
+        with gr.Row():
+            gap = gr.Slider(1, 8, 1, step=1, label="Maximum tokens for each _", min_width=MIN_WIDTH)
+            ending = gr.Radio(list(ENDINGS), value=next(iter(ENDINGS)), label="What follows the text")
+            order = gr.Dropdown(ORDERS, value="random", label="Order")
+            steps = gr.Slider(0, 32, 0, step=1, label="Steps (0: one position at a time)")
+        with gr.Row():
+            temperature = gr.Slider(0.1, 2, TEMPERATURE, step=0.05, label="Temperature", min_width=MIN_WIDTH)
+            top_p = gr.Slider(0.05, 1, 1, step=0.05, label="Top-p", min_width=MIN_WIDTH)
+            seed = gr.Number(
+                -1, minimum=-1, maximum=2**31, precision=0, label="Seed (-1: a new one each time)", min_width=MIN_WIDTH
+            )
+            wait = gr.Slider(0, 1, 0.3, step=0.05, label="Seconds per step", min_width=MIN_WIDTH)
+        start = gr.Button("Fill in", variant="primary", elem_id="start")
+        result = gr.HTML(elem_id="result")
+        inputs = [text, gap, ending, order, steps, temperature, top_p, seed, wait]
+        gr.on([start.click, text.submit], show, inputs, result, show_progress="hidden")
+        gr.Examples(EXAMPLES, text)
     return page
 
 
@@ -468,28 +288,12 @@ def load(name: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     return model, tokenizer
 
 
-def load_sudoku(name: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """Load a 6 x 6 Sudoku model, and its tokenizer. If this fails, exit with an error message."""
-    model, tokenizer = load(name)
-    if (length := model.config.max_position_embeddings) != 37:
-        sys.exit(
-            f"error: The model {name!r} is not a 6 x 6 Sudoku model. Its sequences have {length} tokens, but must "
-            "have 37: the cells, line by line, and end-of-text. Train one with eval/studies/sudoku/sudoku.yaml."
-        )
-    return model, tokenizer
-
-
 def main(argv: list[str]) -> None:
     """Run the command."""
-    parser = argparse.ArgumentParser(description="Fill in missing tokens of a text or a Sudoku, in a web page.")
+    parser = argparse.ArgumentParser(description="Fill in missing tokens of a text, in a web page.")
     parser.add_argument("model", nargs="?", default=os.environ.get("AOGPT_MODEL", MODEL), help="folder or Hub name")
-    parser.add_argument(
-        "--sudoku", default=os.environ.get("AOGPT_SUDOKU_MODEL"), help="folder or Hub name of a 6 x 6 Sudoku model"
-    )
-    options = parser.parse_args(argv)
-    model, tokenizer = load(options.model)
-    sudoku = load_sudoku(options.sudoku) if options.sudoku else None
-    build(model, tokenizer, sudoku).queue().launch(css=CSS, theme=THEME)
+    model, tokenizer = load(parser.parse_args(argv).model)
+    build(model, tokenizer).queue().launch(css=CSS, theme=THEME)
 
 
 if __name__ == "__main__":

@@ -4,7 +4,6 @@
 
 import colorsys
 import html
-import itertools
 import os
 import re
 import shutil
@@ -14,16 +13,14 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import torch
 from huggingface_hub import SpaceCardData
-from tokenizers import Tokenizer, models, pre_tokenizers
-from transformers import PreTrainedTokenizerFast, set_seed
+from transformers import PreTrainedTokenizerFast
 
 from common.tokenizers import train_tokenizer
-from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM
+from modeling_aogpt import AOGPTForAnyOrderLM
 from modeling_aogpt.infill import encode_with_masks
 
 pytest.importorskip("gradio", reason="the demo needs gradio: pip install -e '.[demo]'")
@@ -207,142 +204,24 @@ def test_text_is_escaped() -> None:
     assert len(re.findall('class="token[ "]', page_html)) == 3
 
 
-# ------------------------------------------------------------------------------------------------------------- Sudoku
-
-SOLUTION = "123456456123231564564231312645645312"
+# ------------------------------------------------------------------------------------------------------------- the page
 
 
-@pytest.fixture
-def tiny_sudoku(tiny_config: AOGPTConfig) -> tuple[AOGPTForAnyOrderLM, PreTrainedTokenizerFast]:
-    """Return a random model of 37 positions, and a tokenizer of the digits 1 to 6, end-of-text, unknown and mask."""
-    vocabulary = {token: index for index, token in enumerate([*app.DIGITS, "<eos>", "<unk>"])}
-    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
-    tokenizer.pre_tokenizer = pre_tokenizers.Split("", "isolated")
-    sizes = {"vocab_size": 8, "num_valid_tokens": 8, "mask_token_id": 8, "max_position_embeddings": 37}
-    set_seed(0)
-    return (
-        AOGPTForAnyOrderLM(AOGPTConfig(**tiny_config.to_dict() | sizes)).eval(),
-        PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<eos>", unk_token="<unk>", mask_token="<mask>"),
-    )
-
-
-def board_of(cells: str, first_filled: int, log_probability: float | None = None) -> list[app.Token]:
-    """Return tokens with a step for each cell from `first_filled` that is not a dot, and end-of-text."""
-    tokens = [
-        app.Token(None if cell == "." else cell, *((number, log_probability) if number >= first_filled else ()))
-        for number, cell in enumerate(cells)
-    ]
-    return [*tokens, app.Token("<eos>")]
-
-
-def marked_cells(page: str) -> list[int]:
-    classes = re.findall(r'<span class="(token[^"]*)"', page)
-    assert len(classes) == 36
-    return [cell for cell, names in enumerate(classes) if "wrong" in names.split()]
-
-
-def test_the_puzzles_can_be_read() -> None:
-    assert [app.read_puzzle(puzzle) for puzzle in app.PUZZLES] == app.PUZZLES
-
-
-def test_new_puzzles_follow_each_other() -> None:
-    first, last = app.PUZZLES[0], app.PUZZLES[-1]
-    assert [app.next_puzzle(puzzle) for puzzle in (first, last, "own")] == [app.PUZZLES[1], first, first]
-
-
-def test_equal_digits_in_a_row_column_or_box_are_found() -> None:
-    for first, second in itertools.combinations(range(36), 2):
-        cells = ["5" if cell in (first, second) else None for cell in range(36)]
-        (row, column), (other_row, other_column) = divmod(first, 6), divmod(second, 6)
-        is_same_box = (row // 2, column // 3) == (other_row // 2, other_column // 3)
-        is_wrong = row == other_row or column == other_column or is_same_box
-        assert {cell for _, cell in app.find_repeats(cells)} == ({first, second} if is_wrong else set())
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("12..", r"The puzzle has 4 characters, but must have 36"),
-        ("0" + "." * 34 + "7", r"The puzzle contains '0', '7', but only the digits 1 to 6"),
-        ("1...1." + "." * 30, "The clues contradict each other: row 1 contains the digit 1 more than once"),
-        ("." * 10 + "2" + "." * 17 + "2" + "." * 7, "column 5 contains the digit 2 more than once"),
-        ("." * 29 + "3" + "." * 3 + "3..", "box 6 contains the digit 3 more than once"),
-        (SOLUTION, "The puzzle has no empty cell"),
-    ],
-)
-def test_wrong_puzzles_are_errors(text: str, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        app.read_puzzle(text)
-
-
-def test_a_puzzle_may_have_several_lines() -> None:
-    lines = [SOLUTION[start : start + 6] for start in range(0, 30, 6)]
-    assert app.read_puzzle("\n".join([*lines, "64531."])) == SOLUTION[:-1] + "."
-
-
-def test_each_step_fills_in_the_likeliest_digit_of_one_cell(
-    tiny_sudoku: tuple[AOGPTForAnyOrderLM, PreTrainedTokenizerFast],
-) -> None:
-    """The only randomness is that of random orders."""
-    puzzle = app.PUZZLES[0]
-    first, *others = (list(app.solve(*tiny_sudoku, puzzle, "left_to_right")) for _ in range(3))
-    assert [first, first] == others
-    assert [sum(token.text is None for token in tokens) for tokens in first] == [*range(26, -1, -1), 0]
-    assert "".join(token.text or "." for token in first[0]) == puzzle + "<eos>"
-
-
-@pytest.mark.parametrize("solution", [SOLUTION, app.PUZZLES[0].replace(".", "1"), SOLUTION[:-1] + "1"])
-def test_filled_in_cells_that_break_a_rule_are_marked(solution: str) -> None:
-    """Clues are not marked."""
-    page = app.render_board(board_of(solution, 6, log_probability=-0.5))
-    expected = sorted({cell for _, cell in app.find_repeats(solution)} - set(range(6)))
-    assert marked_cells(page) == expected
-    assert (f"Not solved: {len(expected)} of 30 digits break a rule" in page) == bool(expected)
-    assert ("<b>Solved.</b> 30 steps" in page) == (solution == SOLUTION)
-
-
-def test_cells_are_marked_before_all_are_filled_in() -> None:
-    page = app.render_board(board_of("12.." + "1" + "." * 31, 4))
-    assert marked_cells(page) == [4]
-    assert "olved" not in page
-
-
-def test_other_tokens_than_digits_are_marked() -> None:
-    tokens = board_of(SOLUTION, 30, log_probability=-0.5)
-    tokens[35] = app.Token("<eos>", 35, -0.5)
-    page = app.render_board(tokens)
-    assert marked_cells(page) == [35]
-    assert "Not solved: 1 of 6" in page
-
-
-@pytest.mark.parametrize(
-    ("arguments", "variable", "tabs"),
-    [([], "", []), (["--sudoku", "sudoku"], "", ["Sudoku", "Text"]), ([], "sudoku", ["Sudoku", "Text"])],
-)
-def test_sudoku_is_a_tab_if_its_model_is_given(
-    arguments: list[str],
-    variable: str,
-    tabs: list[str],
-    tiny_model: AOGPTForAnyOrderLM,
-    tiny_tokenizer: PreTrainedTokenizerFast,
-    tiny_sudoku: tuple[AOGPTForAnyOrderLM, PreTrainedTokenizerFast],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(app, "load", {"text": (tiny_model, tiny_tokenizer), "sudoku": tiny_sudoku}.__getitem__)
-    monkeypatch.setenv("AOGPT_MODEL", "text")
-    monkeypatch.setenv("AOGPT_SUDOKU_MODEL", variable)
-    pages = []
-    monkeypatch.setattr(app.gr.Blocks, "launch", lambda page, **_: pages.append(page))
-    app.main(arguments)
-    assert [block.label for block in pages[0].blocks.values() if isinstance(block, app.gr.Tab)] == tabs
-
-
-def test_a_sudoku_model_must_have_37_positions(
+def test_the_page_shows_each_step_and_errors(
     tiny_model: AOGPTForAnyOrderLM, tiny_tokenizer: PreTrainedTokenizerFast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(app, "load", lambda name: (tiny_model, tiny_tokenizer))
-    with pytest.raises(SystemExit, match=r"^error: The model 'text' is not a 6 x 6 Sudoku model.* have 12 tokens"):
-        app.load_sudoku("text")
+    pages = []
+    monkeypatch.setattr(app, "load", {"text": (tiny_model, tiny_tokenizer)}.__getitem__)
+    monkeypatch.setenv("AOGPT_MODEL", "text")
+    monkeypatch.setattr(app.gr.Blocks, "launch", lambda page, **_: pages.append(page))
+    app.main([])
+    [show] = [function.fn for function in pages[0].fns.values() if function.name == "show"]
+    settings = (1, "nothing", "random", 0, 1.0, 1.0, 7, 0)
+    shown = list(show("ab__e_", *settings))
+    assert len(shown) == 6  # nothing, the masks, three steps, and the probabilities
+    assert "Seed 7: 3 tokens in 3 steps" in shown[-1]
+    with pytest.raises(app.gr.Error, match="nothing to fill in"):
+        list(show("abc", *settings))
 
 
 # ----------------------------------------------------------------------------------------------------------- the folder
@@ -377,20 +256,13 @@ def test_the_readme_has_the_metadata_of_a_space() -> None:
 
 
 @pytest.fixture
-def url(
-    tiny_model: AOGPTForAnyOrderLM,
-    tiny_tokenizer: PreTrainedTokenizerFast,
-    tiny_sudoku: tuple[AOGPTForAnyOrderLM, PreTrainedTokenizerFast],
-    tmp_path: Path,
-) -> Iterator[str]:
-    """Start the demo with tiny models, and return its URL."""
-    for name, parts in {"model": (tiny_model, tiny_tokenizer), "sudoku": tiny_sudoku}.items():
-        for part in parts:
-            part.save_pretrained(tmp_path / name)
+def url(tiny_model: AOGPTForAnyOrderLM, tiny_tokenizer: PreTrainedTokenizerFast, tmp_path: Path) -> Iterator[str]:
+    """Start the demo with a tiny model, and return its URL."""
+    tiny_model.save_pretrained(tmp_path / "model")
+    tiny_tokenizer.save_pretrained(tmp_path / "model")
     environment = os.environ | {"PYTHONUNBUFFERED": "1", "HF_MODULES_CACHE": str(tmp_path / "modules")}
     with (tmp_path / "log").open("w") as log:
         command = [sys.executable, str(ROOT / "demo" / "app.py"), str(tmp_path / "model")]
-        command += ["--sudoku", str(tmp_path / "sudoku")]
         process = subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=log, stderr=log)
     try:
         deadline = time.monotonic() + 120
@@ -404,33 +276,6 @@ def url(
         process.wait()
 
 
-def solve_puzzles(page: Any) -> None:
-    """Solve a puzzle in the tab of Sudoku, stop at the second one, and type a wrong one."""
-    board, summary = page.locator("#board"), page.locator("#board .summary")
-    board.locator(".token.masked").nth(25).wait_for()
-    order = page.get_by_label("Order").first
-    assert order.input_value() == "confidence"
-    order.click()
-    page.get_by_role("option", name="left_to_right").click()
-    page.locator("#solve").click()
-    board.locator(".token.new").wait_for()
-    summary.wait_for()
-    steps = board.locator(".token.filled").evaluate_all("all => all.map(one => +one.dataset.step)")
-    assert steps == list(range(26))
-    assert board.locator(".token").count() == 36
-    assert f"{board.locator('.token.wrong').count()} of 26 digits break a rule" in summary.text_content()
-    page.locator("#solve").click()
-    board.locator(".token.new").wait_for()
-    page.locator("#new").click()  # stops the steps of the last puzzle
-    page.wait_for_function("document.querySelectorAll('#board .filled').length === 0")
-    page.wait_for_timeout(1000)
-    assert board.locator(".token:not(.masked)").all_inner_texts() == list(app.PUZZLES[1].replace(".", ""))
-    page.locator("#puzzle :is(input, textarea)").fill("12..")
-    page.get_by_text("The puzzle has 4 characters").wait_for()
-    page.locator("#solve").click()
-    page.locator(".toast-body").get_by_text("The puzzle has 4 characters").wait_for()
-
-
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed")
 def test_in_a_browser(url: str) -> None:
     sync_api = pytest.importorskip("playwright.sync_api", reason="needs playwright")
@@ -441,8 +286,6 @@ def test_in_a_browser(url: str) -> None:
         page.on("pageerror", lambda error: errors.append(str(error)))
         page.on("request", lambda request: requests.append(request.url))
         page.goto(url)
-        solve_puzzles(page)
-        page.get_by_role("tab", name="Text").click()
         sliders = page.locator(".head:has(input[type=number])")
         sliders.nth(3).wait_for()
         for slider in sliders.all()[1:]:  # no label overlaps the number beside it (that of the steps has several lines)

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 from transformers.utils import ModelOutput
 
@@ -36,14 +37,19 @@ from .orders import (
     index_by_rank,
     parallel_queries,
     random_orders,
+    step_rows,
     token_mask,
     token_positions,
 )
 from .validation import (
+    check_aligned,
+    check_batch,
     check_choice,
     check_even,
     check_finite,
     check_integer,
+    check_integer_dtype,
+    check_orders,
     prepare_input_ids,
     prepare_targets,
     suggest_arguments,
@@ -360,6 +366,68 @@ class AnyOrderLikelihoodMixin:
 
         return diffusion_bound(scorer, score, scorer.is_token, num_times, masking)
 
+    @suggest_arguments
+    def trajectory_log_probs(
+        self,
+        sequences: torch.LongTensor,
+        orders: torch.LongTensor,
+        unmasking_steps: torch.LongTensor,
+        attention_mask: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """
+        Compute the log-probability of each generated token, with gradients, in one forward pass.
+
+        The first three arguments are fields of the output of `generate(..., return_dict_in_generate=True)`. The tokens
+        of a step are independent of each other, given all tokens of earlier steps. The result equals `token_logprobs`
+        of `generate` at temperature 1, without truncation and logits processors. It is normalized over the ids of text.
+
+        This method cannot recognize the output of two settings of `generate`, for which the result would be different:
+
+        * In speculative decoding, the tokens of a step depend on each other. Pass ranks as steps:
+          `output.orders.argsort(dim=-1).masked_fill(output.unmasking_steps < 0, -1)`.
+        * Refinement replaces tokens from which others were drawn. Generate without refinement.
+
+        Args:
+            sequences (`torch.LongTensor` of shape `(batch, n)`): Filled-in sequences.
+            orders (`torch.LongTensor` of shape `(batch, n)`): Column of each rank in `sequences`. Given tokens come
+                before generated tokens.
+            unmasking_steps (`torch.LongTensor` of shape `(batch, n)`): Step at which each position was unmasked, by
+                position; -1 for given tokens and padding. Tokens with -1 that come after all generated tokens in the
+                order, such as padding after end-of-text tokens, are ignored.
+            attention_mask (`torch.Tensor` of shape `(batch, n)`, *optional*): 0 at padding of the prompts. Padding may
+                be anywhere. If `generate` appended tokens, the mask must be extended with 1.
+
+        Returns:
+            `torch.Tensor` of shape `(batch, n)`, by position, in nats; 0 for given tokens and padding. It is float64
+            for a float64 model, and float32 otherwise. Unlike in `generate`, the model stays in training mode, in which
+            LoRA may use dropout.
+
+        Raises:
+            ValueError: If the shapes differ, if steps decrease along an order, or if a token is not an id of text.
+
+        Examples:
+            >>> from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM
+
+            >>> config = AOGPTConfig(vocab_size=100, hidden_size=32, num_hidden_layers=2, num_attention_heads=2)
+            >>> model = AOGPTForAnyOrderLM(config)
+            >>> output = model.generate(max_length=8, num_steps=3, return_dict_in_generate=True)
+            >>> log_probs = model.trajectory_log_probs(output.sequences, output.orders, output.unmasking_steps)
+            >>> torch.allclose(log_probs.double(), output.token_logprobs, atol=1e-4)
+            True
+            >>> log_probs.sum().backward()
+        """
+        orders, steps = prepare_steps(sequences, orders, unmasking_steps, attention_mask)
+        is_used = steps.flip(1).cummax(dim=1).values.flip(1) >= 0  # the last generated rank, and all ranks before it
+        ids = prepare_input_ids(self, sequences, index_by_position(is_used, orders))
+        positions = token_positions(token_mask(sequences, attention_mask))
+        ids, positions = index_by_rank(ids, orders), index_by_rank(positions, orders)
+        rows, mask, ranks, is_predicted = step_rows(ids, positions, steps)
+        hidden_states = self.model(**rows, attention_mask=mask).last_hidden_state
+        index, ranks = is_predicted.nonzero()[:, 0], ranks[is_predicted]
+        scores = token_log_probs(self, hidden_states[is_predicted], ids[index, ranks])
+        log_probs = torch.zeros_like(ids, dtype=scores.dtype).index_put((index, orders[index, ranks]), scores)
+        return log_probs.to(torch.promote_types(self.dtype, torch.float32))
+
 
 # -------------------------------------------------------------------------------------------------- orders and branches
 
@@ -450,6 +518,47 @@ def join_branches(
     return index_by_rank(order, padding_last), index_by_rank(branches, padding_last)
 
 
+def prepare_steps(
+    sequences: torch.LongTensor,
+    orders: torch.LongTensor,
+    unmasking_steps: torch.LongTensor,
+    attention_mask: torch.Tensor | None,
+) -> tuple[torch.LongTensor, torch.LongTensor]:
+    """
+    Check the arguments of `trajectory_log_probs`. Return the orders with padding at the end, and the steps by rank.
+
+    Raises:
+        ValueError: If a shape or an order is wrong, if padding has a step, or if a generated token comes after a token
+            of a later step, or before a given token that is not at the end of the order.
+    """
+    check_batch("sequences", sequences)
+    check_orders("orders", orders, *sequences.shape)
+    check_aligned("unmasking_steps", unmasking_steps, sequences)
+    check_integer_dtype("unmasking_steps", unmasking_steps)
+    if attention_mask is not None:
+        check_aligned("attention_mask", attention_mask, sequences)
+    orders, steps = (values.to(sequences.device, torch.long) for values in (orders, unmasking_steps))
+    is_padding = ~token_mask(sequences, attention_mask)
+    if (is_wrong := (steps < -1) | (is_padding & (steps >= 0))).any():
+        sequence, column = is_wrong.nonzero()[0].tolist()
+        raise ValueError(
+            f"`unmasking_steps[{sequence}, {column}]` is {steps[sequence, column]}, but must be -1 at given tokens and "
+            "padding, and at least 0 elsewhere. Set it to -1, or set `attention_mask` to 1 at generated tokens."
+        )
+    orders = group_orders(orders, is_padding.long())
+    steps = index_by_rank(steps, orders)
+    following = steps.flip(1).cummax(dim=1).values.flip(1)  # the last step at a rank or later
+    if (is_wrong := (steps[:, 1:] < steps[:, :-1]) & (following[:, 1:] >= 0)).any():
+        sequence, rank = is_wrong.nonzero()[0].tolist()
+        before, after = steps[sequence, rank : rank + 2].tolist()
+        raise ValueError(
+            f"`unmasking_steps` must not decrease along `orders`, but are {before} and {after} at the ranks {rank} and "
+            f"{rank + 1} of sequence {sequence}. Given tokens (-1) must come before generated tokens. Pass `orders` "
+            "(by rank) and `unmasking_steps` (by position) of the same output of `generate`."
+        )
+    return orders, steps
+
+
 # --------------------------------------------------------------------------------------------------------------- scores
 
 
@@ -457,15 +566,21 @@ def token_log_probs(model: PreTrainedModel, hidden_states: torch.Tensor, ids: to
     """
     Return the float64 log-probability (rows,) of one id in each row, normalized over the ids of text.
 
-    `hidden_states` (rows, hidden_size) are the last hidden states of the model, and `ids` has shape (rows,).
+    `hidden_states` (rows, hidden_size) are the last hidden states of the model, and `ids` has shape (rows,). The
+    backward pass computes the logits again, one chunk of rows after another, so that they are never all in memory.
     """
-    num_valid_tokens, scores = model.config.num_valid_tokens, []
-    num_rows = rows_per_head_call(ROWS_PER_HEAD_CALL, num_valid_tokens)
-    for states, targets in zip(hidden_states.split(num_rows), ids.split(num_rows), strict=True):
+    num_valid_tokens = model.config.num_valid_tokens
+
+    def score(states: torch.Tensor, targets: torch.LongTensor) -> torch.Tensor:
         logits = model.apply_head(states)[:, :num_valid_tokens]
         logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
-        scores.append(-nn.functional.cross_entropy(logits, targets, reduction="none").double())
-    return torch.cat(scores)
+        return -nn.functional.cross_entropy(logits, targets, reduction="none").double()
+
+    num_rows = rows_per_head_call(ROWS_PER_HEAD_CALL, num_valid_tokens)
+    chunks = zip(hidden_states.split(num_rows), ids.split(num_rows), strict=True)
+    if torch.is_grad_enabled():
+        return torch.cat([checkpoint(score, *chunk, use_reentrant=False) for chunk in chunks])
+    return torch.cat([score(*chunk) for chunk in chunks])
 
 
 class TokenScorer:

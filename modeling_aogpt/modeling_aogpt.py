@@ -65,7 +65,7 @@ Rotation = tuple[torch.Tensor, torch.Tensor]  # cosines and sines (batch, 1, row
 # AOGPTForAnyOrderLM.
 ANY_ORDER_METHODS = (
     *("generate", "encode_text", "infill"),
-    *("log_likelihood", "conditional_log_likelihood", "diffusion_log_likelihood"),
+    *("log_likelihood", "conditional_log_likelihood", "diffusion_log_likelihood", "trajectory_log_probs"),
 )
 
 

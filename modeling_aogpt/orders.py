@@ -300,3 +300,37 @@ def parallel_queries(num_context: torch.LongTensor, ends: torch.LongTensor, num_
     """Return `branches` as [`chain`] does, but with one branch for each rank from `num_context` to `ends` - 1."""
     branches = chain(num_context, ends, num_rows)
     return torch.where(branches < 0, branches, torch.arange(num_rows, device=ends.device))
+
+
+def step_rows(
+    ids: torch.LongTensor, positions: torch.LongTensor, steps: torch.LongTensor
+) -> tuple[dict[str, torch.LongTensor], torch.BoolTensor | None, torch.LongTensor, torch.BoolTensor]:
+    """
+    Return rows that predict all generated tokens of known sequences, each given the tokens of earlier steps.
+
+    The first rows form a chain, in which row r predicts rank r. The chain contains the tokens, and predicts the first
+    rank of each step. Each other rank of a step is predicted by a parallel query after the chain, which contains the
+    last token before the step. There are fewer than 2 n rows.
+
+    `ids`, `positions` and `steps` (batch, n) are indexed by rank. `steps` is the step that generated each rank, or -1
+    for ranks that are not predicted. Before the last generated rank, it must not decrease.
+
+    Returns:
+        The rows in the format of [`make_rows`], their attention mask (batch, 1, rows, rows) or None if attention is
+        causal, the rank that each row predicts (batch, rows), and a boolean tensor (batch, rows), which is True at one
+        row for each generated rank.
+    """
+    ranks = torch.arange(steps.shape[1], device=steps.device).expand_as(steps)
+    is_generated = steps >= 0
+    is_query = is_generated & (steps == steps.roll(1, dims=1)) & (ranks > 0)
+    num_context = ranks.masked_fill(is_query, 0).cummax(dim=1).values  # ranks before the step
+    num_chain = int(num_context.masked_fill(~is_generated, 0).max()) + 1
+    num_queries = int(is_query.sum(dim=1).max())
+    queries = (~is_query).long().argsort(dim=1, stable=True)[:, :num_queries]  # a sequence may have fewer queries
+    targets = torch.cat((ranks[:, :num_chain], queries), dim=1)
+    rows = torch.arange(targets.shape[1], device=steps.device)
+    is_chain = rows < num_chain
+    num_context = torch.where(is_chain, targets, num_context.gather(1, targets))
+    mask = ((rows < num_context[..., None]) | (rows == rows[:, None]))[:, None] if num_queries else None
+    is_predicted = is_generated.gather(1, targets) & (is_query.gather(1, targets) != is_chain)
+    return make_rows(ids, positions, num_context - 1, targets), mask, targets, is_predicted

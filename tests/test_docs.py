@@ -97,6 +97,8 @@ def check_likelihood(names: dict[str, Any]) -> None:
     is_masked = names["inputs"] == names["tokenizer"].mask_token_id
     assert names["ranked"].shape == (3,)
     assert torch.equal(names["infill"].token_log_likelihood != 0, is_masked)
+    assert names["log_probs"].shape == (8,)
+    assert names["model"].lm_head.weight.grad.any()
 
 
 def check_infilling(names: dict[str, Any]) -> None:

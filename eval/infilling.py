@@ -1,7 +1,7 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
 """
-Infilling of held-out text: exact matches, ROUGE and bits per byte, for gaps of known and of unknown length.
+Infilling of held-out text: exact matches and bits per byte, for gaps of known and of unknown length.
 
     python eval/infilling.py RUN [RUN ...] [--num_documents N] [--max_gap N] [--output_dir DIR]
 
@@ -10,22 +10,19 @@ document (or, for packed text, in each sequence), the model fills in a gap, whic
 --sentences, a whole sentence. The command writes results.json and report.md to --output_dir, and prints report.md.
 """
 
-import codecs
 import random
 import re
 import sys
-import unicodedata
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
-from statistics import fmean, mode
+from statistics import fmean
 from typing import Any
 
 import numpy as np
 import torch
-from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedTokenizerBase
 
 from common.commands import Options, Parser, command_line, one_line_errors, option, progress_bar
@@ -40,11 +37,8 @@ from eval.estimates import ratio_with_error, wilson_interval
 from modeling_aogpt.tokenization import load_tokenizer
 
 BEFORE = "only the text before, known length"
-BY_FILLING = "length by the tokens in the gap"
 # A sentence ends at the end of its line, or with one of .!? before whitespace. It includes the spaces before it.
 SENTENCE = re.compile(rb"[ \t]*\S(?:[^\n]*?[.!?][\"')\]]*(?=\s)|[^\n]*)")
-# First words of the Unicode names of characters in scripts without spaces between words.
-SCRIPTS_WITHOUT_SPACES = ("CJK", "IDEOGRAPHIC", "HIRAGANA", "KATAKANA", "THAI", "LAO", "KHMER", "MYANMAR")
 
 SUMMARY = """# Infilling
 
@@ -54,23 +48,12 @@ Each step fills in one position with its likeliest token. It is the position of 
 the model was trained with `orders: gaps_last`, the first one. "Only the text before" means that the model fills in the
 gap from left to right, without the text after it.
 
-If the length of the gap is not given, the gap is filled in with each length from 1 to {max_length}.
-One of these lengths is then chosen:
-
-* "length by the whole text": the filled-in text has the highest likelihood from left to right, as in `infill`;
-* "length by the tokens in the gap": the tokens that are filled in have the highest mean log-probability;
-* "length by the text around the gap": the text around the gap has the highest likelihood, if the tokens in the gap are
-  left out;
-* "most frequent length", for comparison: always the length that is the most frequent among these gaps.
+"Length by the whole text" means that the length of the gap is not given, and `infill` chooses one from 1 to
+{max_length}: that with which the filled-in text has the highest likelihood from left to right.
 
 Bits per byte are those of the original tokens of the gap, predicted from left to right, given the text around the gap
 or only the text before it. The bytes are those that the tokens stand for, even if a gap cuts a character; end-of-text
 is one byte. A match is exact if the gap is filled in with the same bytes.
-
-ROUGE-L is the F1 score between the words of the filled and of the original gap. It is the mean over the gaps whose
-original text contains a word. Characters that the gap cuts are completed with the text around it. Words are sequences
-of Unicode letters, combining marks and digits, in lower case. In scripts without spaces between words (Chinese,
-Japanese, Thai, Lao, Khmer, Burmese), each character is a word.
 
 Intervals in brackets are 95 % confidence intervals (Wilson) over the gaps. Values after ± are standard errors.
 
@@ -201,17 +184,14 @@ class Filler:
             return {BEFORE: self.from_text_before}
         methods = {"known length": self.with_known_length}
         if hasattr(self.model, "infill"):  # a decoder
-            methods |= {
-                "length by the whole text": self.by_whole_text,
-                "length by the text around the gap": self.by_surroundings,
-                BY_FILLING: self.by_filling,
-                BEFORE: self.from_text_before,
-            }
+            methods |= {"length by the whole text": self.by_whole_text, BEFORE: self.from_text_before}
         return methods
 
     def with_known_length(self, gap: Gap) -> list[int]:
         """Fill in as many tokens as were removed."""
-        return self._fill(gap, [gap.length])[0][0]
+        ids = self.pad(gap.with_tokens([self.model.config.mask_token_id] * gap.length))[None]
+        filled = self.model.generate(ids, order=self.order, **self.settings)
+        return filled[0, gap.start : gap.start + gap.length].tolist()
 
     def from_text_before(self, gap: Gap) -> list[int]:
         """Fill in as many tokens as were removed, from left to right, without the text after the gap."""
@@ -226,43 +206,6 @@ class Filler:
         lengths = range(1, self.max_length + 1)
         output = self.model.infill(ids, lengths, self.padded_length, order=self.order, do_sample=False)
         return output.sequences[0, gap.start : gap.start + int(output.lengths)].tolist()
-
-    def by_surroundings(self, gap: Gap) -> list[int]:
-        """Fill in the gap with the length that gives the text around it the highest likelihood. Return these tokens."""
-        mask = self.model.config.mask_token_id
-        ids = pad_sequence(self._with_masks(gap, self._lengths(gap)), batch_first=True, padding_value=mask)
-        around = ids != mask
-        scores = self.model.conditional_log_likelihood(ids, around, context=torch.zeros_like(around)).log_likelihood
-        return self._fill(gap, [self._lengths(gap)[int(scores.argmax())]])[0][0]
-
-    def by_filling(self, gap: Gap) -> list[int]:
-        """Fill in the gap with every length. Return the filling with the highest mean log-probability per token."""
-        return max(self._fill(gap, self._lengths(gap)), key=lambda filling: filling[1])[0]
-
-    def _lengths(self, gap: Gap) -> range:
-        """Return the lengths to try, with which the text is not too long."""
-        limit = self.padded_length or self.model.config.max_position_embeddings
-        return range(1, min(self.max_length, limit - len(gap.ids) + gap.length) + 1)
-
-    def _with_masks(self, gap: Gap, lengths: Sequence[int]) -> list[torch.LongTensor]:
-        """Return the padded text with a gap of masks, for each length."""
-        return [self.pad(gap.with_tokens([self.model.config.mask_token_id] * length)) for length in lengths]
-
-    def _fill(self, gap: Gap, lengths: Sequence[int]) -> list[tuple[list[int], float]]:
-        """Return, for each length, the tokens that the model fills in, and their mean log-probability."""
-        rows = self._with_masks(gap, lengths)
-        output = self.model.generate(
-            pad_sequence(rows, batch_first=True),
-            attention_mask=pad_sequence([torch.ones_like(row) for row in rows], batch_first=True),
-            return_dict_in_generate=True,
-            order=self.order,
-            **self.settings,
-        )
-        log_probs = output.token_logprobs.sum(dim=1)
-        return [
-            (ids[gap.start : gap.start + length].tolist(), float(log_prob) / length)
-            for ids, log_prob, length in zip(output.sequences, log_probs, lengths, strict=True)
-        ]
 
     def pad(self, ids: list[int]) -> torch.LongTensor:
         """Return the ids of a document, padded to `padded_length`."""
@@ -284,18 +227,12 @@ class Filler:
 
 def evaluate(filler: Filler, gaps: list[Gap], tokenizer: PreTrainedTokenizerBase) -> dict[str, dict[str, Any]]:
     """
-    Return, for each method, the fraction of exact matches, ROUGE-L and, for gaps of known length, bits per byte.
+    Return, for each method, the fraction of exact matches and, for gaps of known length, bits per byte.
 
-    ROUGE-L is the mean over the gaps whose original text contains a word. If there is no such gap, it is left out.
-
-    For methods that choose the length, the result has the fraction of right lengths instead of bits per byte. If there
-    are such methods, the result also contains this fraction for "most frequent length", which always chooses the most
-    frequent length. A match is exact if the tokens stand for the same bytes as the removed tokens, even if they are
-    other tokens. Fractions have 95 % confidence intervals, and other values have standard errors.
+    For methods that choose the length, the result has the fraction of right lengths instead of bits per byte. A match
+    is exact if the tokens stand for the same bytes as the removed tokens, even if they are other tokens. Fractions have
+    95 % confidence intervals, and bits per byte have standard errors.
     """
-    rouge, words = make_rouge(), UnicodeWords()
-    originals = [text_in_gap(gap, gap.removed, tokenizer) for gap in gaps]
-    has_words = [bool(words.tokenize(text)) for text in originals]
     end_of_text = tokenizer.eos_token_id
     num_bytes = [
         sum(1 if token == end_of_text else len(to_bytes([token], tokenizer)) for token in gap.removed) for gap in gaps
@@ -306,19 +243,12 @@ def evaluate(filler: Filler, gaps: list[Gap], tokenizer: PreTrainedTokenizerBase
         results[name] = {"gaps": len(gaps)} | _fraction(
             "exact", [to_bytes(ids, tokenizer) == to_bytes(gap.removed, tokenizer) for gap, ids in fillings]
         )
-        if any(has_words):
-            texts = [text_in_gap(gap, ids, tokenizer) for gap, ids in fillings]
-            scores = list(map(rouge, originals, texts))
-            results[name] |= _ratio("rouge", scores, has_words)
         if "known length" in name:
             bits = [filler.nats(gap, only_before=name == BEFORE) / np.log(2) for gap in gaps]
-            results[name] |= _ratio("bits_per_byte", bits, num_bytes)
+            ratio, error = ratio_with_error(np.array(bits), np.array(num_bytes))
+            results[name] |= {"bits_per_byte": ratio, "bits_per_byte_standard_error": error}
         else:
             results[name] |= _fraction("length", [len(ids) == gap.length for gap, ids in fillings])
-    if BY_FILLING in results:
-        most_frequent = mode(gap.length for gap in gaps)
-        is_right = [gap.length == most_frequent for gap in gaps]
-        results["most frequent length"] = {"gaps": len(gaps)} | _fraction("length", is_right)
     return results
 
 
@@ -326,55 +256,6 @@ def _fraction(key: str, is_right: list[bool]) -> dict[str, Any]:
     """Return the fraction of true values, with its confidence interval."""
     fraction = fmean(is_right)
     return {key: fraction, f"{key}_interval": wilson_interval(fraction, len(is_right))}
-
-
-def _ratio(key: str, values: list[float], sizes: list[int]) -> dict[str, Any]:
-    """Return sum(values) / sum(sizes), with its standard error."""
-    ratio, error = ratio_with_error(np.array(values), np.array(sizes))
-    return {key: ratio, f"{key}_standard_error": error}
-
-
-def text_in_gap(gap: Gap, tokens: list[int], tokenizer: PreTrainedTokenizerBase) -> str:
-    """Return the text of `tokens` in the gap. Characters that the gap cuts are completed with the text around it."""
-    before, inside, after = (
-        to_bytes(ids, tokenizer) for ids in (gap.ids[: gap.start], tokens, gap.ids[gap.start + gap.length :])
-    )
-    decoder = codecs.getincrementaldecoder("utf-8")("replace")
-    decoder.decode(before)
-    start_of_character, _ = decoder.getstate()
-    end_of_character = re.match(rb"[\x80-\xbf]*", after)[0]
-    return (start_of_character + inside + end_of_character).decode(errors="replace")
-
-
-class UnicodeWords:
-    """
-    A tokenizer for ROUGE.
-
-    Words are sequences of letters, combining marks and digits, in lower case. In scripts without spaces between words,
-    each character is a word. For ASCII text, the words are those of ROUGE's default tokenizer, which drops letters
-    that are not ASCII.
-    """
-
-    def tokenize(self, text: str) -> list[str]:
-        """Return the words of a text."""
-        return "".join(map(self._separate, text.lower())).split()
-
-    def _separate(self, character: str) -> str:
-        """Return the character with spaces around it if it is a word, and a space if it does not belong to a word."""
-        if unicodedata.category(character)[0] not in "LMN":  # letters, marks and numbers
-            return " "
-        is_word = unicodedata.name(character, "").startswith(SCRIPTS_WITHOUT_SPACES)
-        return f" {character} " if is_word else character
-
-
-def make_rouge() -> Callable[[str, str], float]:
-    """Return a function that takes the original text and another text, and returns the F1 score of ROUGE-L."""
-    try:
-        from rouge_score.rouge_scorer import RougeScorer
-    except ImportError as error:
-        raise ValueError("ROUGE needs the package rouge-score. Install it: pip install rouge-score") from error
-    scorer = RougeScorer(["rougeL"], tokenizer=UnicodeWords())
-    return lambda original, text: scorer.score(original, text)["rougeL"].fmeasure
 
 
 def held_out_gaps(folder: Path, options: InfillingArguments) -> list[Gap]:
@@ -416,17 +297,16 @@ def make_report(results: dict[str, Any]) -> str:
                 "{:.1%} ({:.1%} to {:.1%})".format(scores[key], *scores[f"{key}_interval"]) if key in scores else ""
                 for key in ("length", "exact")
             ),
-            *(
-                with_error(scores[key], scores[f"{key}_standard_error"], 3) if key in scores else ""
-                for key in ("rouge", "bits_per_byte")
-            ),
+            with_error(scores["bits_per_byte"], scores["bits_per_byte_standard_error"], 3)
+            if "bits_per_byte" in scores
+            else "",
         )
         for run, methods in results["runs"].items()
         for name, scores in methods.items()
     ]
-    header = ["run", "gap filled in with", "gaps", "right length", "exact match", "ROUGE-L", "bits per byte"]
+    header = ["run", "gap filled in with", "gaps", "right length", "exact match", "bits per byte"]
     gap = "a whole sentence or line of at most" if results["sentences"] else "a span of 1 to"
-    table = markdown_table(header, rows, align="llrrrrr")
+    table = markdown_table(header, rows, align="llrrrr")
     return SUMMARY.format(max_length=results["max_length"], gap=f"{gap} {results['max_gap']} tokens", table=table)
 
 

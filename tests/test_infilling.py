@@ -1,15 +1,13 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
 import math
-import random
-import sys
+import re
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
-from rouge_score.tokenizers import DefaultTokenizer
 from tokenizers import Tokenizer, models
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
@@ -20,7 +18,6 @@ from eval.infilling import (
     BEFORE,
     Filler,
     Gap,
-    UnicodeWords,
     evaluate,
     find_sentences,
     main,
@@ -111,26 +108,19 @@ def test_models_trained_with_gaps_last_fill_them_in_from_left_to_right(
     filler, gap = Filler(model, 8, max_length=4, orders="gaps_last"), Gap([3, 1, 4, 5], 1, 2)
     for fill in filler.methods().values():
         fill(gap)
-    assert orders == ["left_to_right"] * 6
+    assert set(orders) == {"left_to_right"}
 
 
 @pytest.mark.parametrize("padded_length", [8, None])
-def test_lengths_are_chosen_by_several_rules(model: AOGPTForAnyOrderLM, padded_length: int | None) -> None:
-    filler, gap, fillings, scores = Filler(model, padded_length, max_length=4), Gap([3, 1, 4, 5], 1, 2), [], []
+def test_gaps_of_known_and_of_unknown_length(model: AOGPTForAnyOrderLM, padded_length: int | None) -> None:
+    filler, gap, fillings = Filler(model, padded_length, max_length=4), Gap([3, 1, 4, 5], 1, 2), []
     for count in range(1, 5):
         ids = torch.tensor([[3, *[MASK] * count, 5, *[EOS] * ((padded_length or count + 2) - count - 2)]])
         settings = {"order": "confidence", "do_sample": False, "suppress_tokens": [EOS] if padded_length else None}
-        output = model.generate(ids, return_dict_in_generate=True, **settings)
-        around = (ids != MASK).long()
-        scores.append(
-            model.conditional_log_likelihood(ids, around, context=torch.zeros_like(ids)).log_likelihood.item()
-        )
-        fillings.append((output.token_logprobs.sum().item() / count, output.sequences[0, 1 : count + 1].tolist()))
-    assert filler.by_filling(gap) == max(fillings)[1]
+        fillings.append(model.generate(ids, **settings)[0, 1 : count + 1].tolist())
     whole = model.infill(torch.tensor([3, MASK, 5]), range(1, 5), padded_length)
-    assert filler.by_whole_text(gap) == fillings[int(whole.lengths) - 1][1]
-    assert filler.by_surroundings(gap) == fillings[scores.index(max(scores))][1]
-    assert filler.with_known_length(gap) == fillings[1][1]
+    assert filler.by_whole_text(gap) == fillings[int(whole.lengths) - 1]
+    assert filler.with_known_length(gap) == fillings[1]
 
 
 @pytest.mark.parametrize("padded_length", [8, None])
@@ -172,14 +162,13 @@ def test_scores_of_fillings(model: AOGPTForAnyOrderLM, words: PreTrainedTokenize
     other = [filled[0], filled[1], (filled[2] + 1) % 11, filled[3]]
     results = evaluate(filler, [Gap(filled, 1, 2), Gap(other, 1, 2)], words)
     known = results["known length"]
-    assert (known["exact"], known["rouge"]) == (0.5, 0.75)  # half of the words of the second
+    assert known["exact"] == 0.5
     num_bytes = sum(1 if token == EOS else 3 for ids in (filled, other) for token in ids[1:3])
     nats = filler.nats(Gap(filled, 1, 2), False) + filler.nats(Gap(other, 1, 2), False)
     assert known["bits_per_byte"] == pytest.approx(nats / math.log(2) / num_bytes)
     assert known["exact_interval"] == wilson_interval(0.5, 2)
-    assert known["rouge_standard_error"] == pytest.approx(0.25)  # scores of 1 and 0.5
     assert known["bits_per_byte_standard_error"] >= 0
-    assert "bits_per_byte" not in results["length by the tokens in the gap"]
+    assert "bits_per_byte" not in results["length by the whole text"]
     assert list(evaluate(Filler(model, 8, 4, "left_to_right"), [Gap(filled, 1, 2)], words)) == [BEFORE]
 
 
@@ -193,13 +182,12 @@ def score(fillings: list[tuple[Gap, list[int]]], tokenizer: PreTrainedTokenizerB
     return evaluate(filler, [gap for gap, _ in fillings], tokenizer)["known length"]
 
 
-def test_chosen_lengths_are_compared_with_the_most_frequent_length(
+def test_the_fraction_of_right_lengths_is_that_of_chosen_lengths(
     model: AOGPTForAnyOrderLM, words: PreTrainedTokenizerFast
 ) -> None:
     gaps = [Gap([3, 1, 4, 5], 1, length) for length in (2, 1, 2, 2)]
     results = evaluate(Filler(model, 8, max_length=1), gaps, words)
-    assert results["length by the tokens in the gap"]["length"] == 0.25  # a single length is tried
-    assert results["most frequent length"] == {"gaps": 4, "length": 0.75, "length_interval": wilson_interval(0.75, 4)}
+    assert results["length by the whole text"]["length"] == 0.25  # a single length is tried
     assert "length" not in results["known length"]
 
 
@@ -217,45 +205,6 @@ def test_matches_are_exact_if_the_bytes_are(single_bytes: PreTrainedTokenizerBas
     merges = train_tokenizer(["éa"] * 9, 259)
     (whole,), parts = merges.encode("éa"), [*merges.encode("é"), *merges.encode("a")]
     assert score([(Gap([whole, letter], 0, 1), parts)], merges)["exact"] == 1
-
-
-def test_rouge_completes_characters_that_the_gap_cuts(single_bytes: PreTrainedTokenizerBase) -> None:
-    ids, other = (single_bytes.encode(text) for text in ("да, 漢字", "до, 漢学"))
-    gap = Gap(ids, 3, 5)  # from the last byte of the second character to the second byte of the fifth
-    assert score([(gap, gap.removed)], single_bytes)["rouge"] == 1
-    assert score([(gap, other[3:8])], single_bytes)["rouge"] == 0.5
-    assert score([(Gap(ids, 11, 1), other[11:])], single_bytes)["rouge"] == 0
-
-
-def test_rouge_is_the_mean_over_gaps_with_words(single_bytes: PreTrainedTokenizerBase) -> None:
-    ids = single_bytes.encode("f(x)")
-    brackets, name = [(Gap(ids, start, 1), ids[start : start + 1]) for start in (1, 2)]
-    assert score([brackets, name, (brackets[0], name[1])], single_bytes)["rouge"] == 1
-    assert "rouge" not in score([brackets], single_bytes)
-
-
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("Привет, мир_2!", ["привет", "мир", "2"]),
-        ("Καλημέρα κόσμε", ["καλημέρα", "κόσμε"]),
-        ("cafe\u0301 naïve", ["cafe\u0301", "naïve"]),  # a letter with a combining mark
-        ("हिन्दी में", ["हिन्दी", "में"]),
-        ("한국어 단어", ["한국어", "단어"]),
-        ("漢字、かなABC", ["漢", "字", "か", "な", "abc"]),
-        ("คำไทย", ["ค", "ำ", "ไ", "ท", "ย"]),
-        ("\ufffd 🙂 …", []),
-    ],
-)
-def test_words_of_rouge_in_any_script(text: str, words: list[str]) -> None:
-    assert UnicodeWords().tokenize(text) == words
-
-
-def test_words_of_ascii_text_are_those_of_the_default_tokenizer() -> None:
-    rng, characters = random.Random(0), [chr(code) for code in range(128)]
-    for _ in range(200):
-        text = "".join(rng.choices(characters, k=200))
-        assert UnicodeWords().tokenize(text) == DefaultTokenizer().tokenize(text)
 
 
 @pytest.mark.usefixtures("datasets_cache")
@@ -287,15 +236,14 @@ def test_report_of_runs_on_text_that_is_not_ascii(tmp_path: Path, monkeypatch: p
     )
     with pytest.raises(SystemExit, match=r"only 2 of the 12 tokens of a sequence of \S+packed would be left"):
         main([packed, *options, "--max_length=10"])
-    assert [len(methods) for methods in (results | of_packed).values()] == [6, 1, 1, 6]
+    assert [len(methods) for methods in (results | of_packed).values()] == [3, 1, 1, 3]
     methods = [scores for methods in (results | of_packed).values() for scores in methods.values()]
     scores = [scores for scores in methods if "bits_per_byte" in scores]
     assert [score["bits_per_byte"] for score in scores] == pytest.approx([1] * 6)
     assert [score["bits_per_byte_standard_error"] for score in scores] == pytest.approx([0] * 6, abs=1e-6)
-    encoder = results[folders[1]]["known length"]
-    report = (out / "report.md").read_text()
-    assert f"| {folders[1]} | known length | 5 |  | {encoder['exact']:.1%} (" in report
-    assert f"| {encoder['rouge']:.3f} ± {encoder['rouge_standard_error']:.3f} | 1.000 ± 0.000 |" in report
+    exact = results[folders[1]]["known length"]["exact"]
+    line = re.escape(f"| {folders[1]} | known length | 5 |  | {exact:.1%} (")
+    assert re.search(rf"^{line}.*\) \| 1\.000 ± 0\.000 \|$", (out / "report.md").read_text(), re.MULTILINE)
 
 
 @pytest.mark.usefixtures("datasets_cache")
@@ -311,11 +259,3 @@ def test_report_of_sentences(tmp_path: Path) -> None:
     assert "| known length | 2 |" in report
     with pytest.raises(SystemExit, match="`max_length` \\(3\\) must be at least `max_gap` \\(4\\)"):
         main([*command, "--max_gap", "4", "--max_length", "3"])
-
-
-def test_missing_rouge_score_is_named(
-    model: AOGPTForAnyOrderLM, words: PreTrainedTokenizerFast, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "rouge_score.rouge_scorer", None)
-    with pytest.raises(ValueError, match="pip install rouge-score"):
-        evaluate(Filler(model, 8, 4), [Gap([1, 2, 3], 1, 1)], words)

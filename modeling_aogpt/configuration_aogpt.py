@@ -8,7 +8,7 @@ from typing import Any
 from transformers import PreTrainedConfig
 from transformers.activations import ACT2FN
 
-from .validation import check_choice, check_flag, check_integer, check_mask_token, check_positive, is_integer
+from .validation import check_choice, check_flag, check_integer, check_mask_token, check_number, is_integer
 
 AUTO_MAP = {
     "AutoConfig": "configuration_aogpt.AOGPTConfig",
@@ -250,7 +250,7 @@ class AOGPTConfig(PreTrainedConfig):
             check_integer(name, getattr(self, name), most=largest)
         check_integer("mask_token_id", self.mask_token_id, least=0, most=MAX_SIZES["vocab_size"])
         for name in ("norm_eps", "initializer_range"):
-            check_positive(name, getattr(self, name))
+            check_number(name, getattr(self, name), above_zero=True)
         for name, kind in AOGPTConfig.__annotations__.items():
             if kind is bool:
                 check_flag(name, getattr(self, name))
@@ -292,7 +292,7 @@ class AOGPTConfig(PreTrainedConfig):
                 "`head_dim`, or `hidden_size` and `num_attention_heads`, or set `position_encoding='learned'`."
             )
         parameters = self.rope_parameters
-        check_positive("rope_parameters['rope_theta']", parameters.get("rope_theta"))
+        check_number("rope_parameters['rope_theta']", parameters.get("rope_theta"), above_zero=True)
         if parameters.get("rope_type") not in [*ROPE_TYPES] or parameters.get("partial_rotary_factor", 1.0) != 1.0:
             raise ValueError(
                 f"`rope_parameters` is {parameters!r}. Its `rope_type` must be one of "
@@ -301,7 +301,7 @@ class AOGPTConfig(PreTrainedConfig):
         for name in parameters:
             check_choice("name in rope_parameters", name, (*ROPE_PARAMETERS, "type"))  # "type" is an older "rope_type"
         for name in ROPE_TYPES[parameters["rope_type"]]:
-            check_positive(f"rope_parameters[{name!r}]", parameters.get(name))
+            check_number(f"rope_parameters[{name!r}]", parameters.get(name), above_zero=True)
         layers = self.no_rope_layers
         if layers is not None and not (
             isinstance(layers, list)

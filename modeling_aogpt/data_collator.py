@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, fields
 import torch
 
 from .orders import ORDER_NAMES, Orders, group_orders
-from .validation import check_fraction, check_integer, is_integer
+from .validation import check_integer, check_number, is_integer
 
 TRAINING_ORDERS = (*ORDER_NAMES, "shared", "context_first", "gaps_last")
 
@@ -121,7 +121,7 @@ class OrderDistribution:
         if self.left_to_right_fraction is None:
             fraction = LEFT_TO_RIGHT_FRACTION if self._order.is_uniform else 0.0
             object.__setattr__(self, "left_to_right_fraction", fraction)
-        check_fraction("left_to_right_fraction", self.left_to_right_fraction)
+        check_number("left_to_right_fraction", self.left_to_right_fraction, most=1)
 
     @property
     def _order(self) -> Orders:
@@ -330,7 +330,7 @@ def _read_fraction(feature: Mapping[str, object], default: float) -> float:
     """Return the probability that the sequence of a feature gets the left-to-right order."""
     given = feature.get("left_to_right_fraction")
     fraction = default if given is None else float(given)
-    check_fraction("left_to_right_fraction", fraction)
+    check_number("left_to_right_fraction", fraction, most=1)
     return fraction
 
 

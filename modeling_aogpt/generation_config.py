@@ -3,7 +3,8 @@
 """Settings of any-order generation: typed fields with defaults, and the checks of their values."""
 
 import copy
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from inspect import signature
 from typing import Any
 
@@ -14,7 +15,7 @@ from transformers.generation import GenerationConfig, GenerationMixin
 from .orders import ORDER_NAMES, Orders
 from .sampling import TOP_P_RULES
 from .unmasking import ADAPTIVE_UNMASKING, CERTAINTY_MEASURES, DRAFTS, SCHEDULES, SCORE_UNMASKING, UNMASKING
-from .validation import is_integer, is_number, suggest
+from .validation import check_choice, check_flag, check_integer, check_number, is_integer, is_number, suggest
 
 # Lowest temperature. Dividing logits by a much lower temperature would overflow in float64.
 MIN_TEMPERATURE = 1e-6
@@ -344,10 +345,9 @@ class AnyOrderGenerationConfig(GenerationConfig):
                 "tensor to `generate`."
             )
         config = self._with_defaults()
-        for name, (requirement, is_met) in REQUIREMENTS.items():
-            value = getattr(config, name)
-            if value is not None and not is_met(value):
-                raise ValueError(f"`{name}` must be {requirement}, but is {value!r}.")
+        for name, check in CHECKS.items():
+            if (value := getattr(config, name)) is not None:
+                check(name, value)
         for message in config._conflicts():
             raise ValueError(message)
         if strict and config.num_return_sequences > 1 and not config.do_sample:
@@ -372,10 +372,10 @@ class AnyOrderGenerationConfig(GenerationConfig):
                 f"`max_length` ({self.max_length}) and `max_new_tokens` ({self.max_new_tokens}) are both set. Remove "
                 "one of them."
             )
-        if self.temperature == 0 and self.do_sample:
+        if self.temperature < MIN_TEMPERATURE and (self.temperature or self.do_sample):
             yield (
-                f"`temperature` must be at least {MIN_TEMPERATURE} and finite, but is 0. Set `do_sample=False` to take "
-                "the likeliest tokens."
+                f"`temperature` must be at least {MIN_TEMPERATURE}, but is {self.temperature}. Set `do_sample=False` "
+                "to take the likeliest tokens."
             )
         if (self.refine_rounds > 0) != (self.refine_length is not None):
             yield (
@@ -443,51 +443,34 @@ class AnyOrderGenerationConfig(GenerationConfig):
                 raise ValueError(f"`{name}` has no effect without {needed}. Set {needed}, or remove `{name}`.")
 
 
-def _is_between(least: float, most: float = float("inf")) -> Callable[[object], bool]:
-    """Return a function that tells whether a value is a finite number from `least` to `most`."""
-    return lambda value: is_number(value) and least <= value <= most and value < float("inf")
+def _check_tokens(name: str, value: object) -> None:
+    """Raise a `ValueError` unless `value` is a list of token ids, or for `bad_words_ids`, a list of such lists."""
+    has_lists = name == "bad_words_ids"
+    lists = value if has_lists and isinstance(value, list) else [value]
+    kind, types = ("a list of lists of token ids", list) if has_lists else ("a list of token ids", (list, tuple))
+    if not all(isinstance(ids, types) and all(map(is_integer, ids)) for ids in lists):
+        raise ValueError(f"`{name}` must be {kind}, but is {value!r}.")
 
 
-def _is_list_of(is_item: Callable[[object], bool], types: tuple[type, ...] = (list,)) -> Callable[[object], bool]:
-    """Return a function that tells whether a value has one of the `types` and contains such items."""
-    return lambda value: isinstance(value, types) and all(map(is_item, value))
-
-
-def _is_one_of(names: Iterable[str]) -> tuple[str, Callable[[object], bool]]:
-    return f"one of {', '.join(map(repr, names))}", lambda value: isinstance(value, str) and value in names
-
-
-def _is_integer_from(least: int) -> tuple[str, Callable[[object], bool]]:
-    return f"an integer of at least {least}", lambda value: is_integer(value) and value >= least
-
-
-# For each field that is not part of the order: what its value must be, and a function that tells whether it is.
-REQUIREMENTS: dict[str, tuple[str, Callable[[object], bool]]] = {
-    **dict.fromkeys(("max_length", "max_new_tokens", "num_steps", "window"), _is_integer_from(1)),
-    **dict.fromkeys(("refine_length", "num_return_sequences"), _is_integer_from(1)),
-    **dict.fromkeys(("top_k", "refine_rounds", "pad_token_id", "no_repeat_ngram_size"), _is_integer_from(0)),
-    **dict.fromkeys(("min_length", "min_new_tokens"), _is_integer_from(0)),
-    "draft_length": _is_integer_from(2),
-    "schedule": _is_one_of(SCHEDULES),
-    "unmasking": _is_one_of(UNMASKING),
-    "strategy": _is_one_of(("parallel", "speculative")),
-    "draft": _is_one_of(DRAFTS),
-    "top_p_rule": _is_one_of(TOP_P_RULES),
-    "refine_selection": _is_one_of(("neighbours", "least_likely")),
-    **dict.fromkeys(
-        ("do_sample", "stop_at_eos", "output_history", "return_dict_in_generate"),
-        ("True or False", lambda value: isinstance(value, bool)),
-    ),
-    "temperature": (
-        f"at least {MIN_TEMPERATURE} and finite",
-        lambda value: _is_between(MIN_TEMPERATURE)(value) or (is_number(value) and value == 0),
-    ),
-    "repetition_penalty": ("a positive, finite number", lambda value: _is_between(0)(value) and value > 0),
-    "top_p": ("above 0 and at most 1", lambda value: _is_between(0, 1)(value) and value > 0),
-    **dict.fromkeys(("min_p", "threshold"), ("a number from 0 to 1", _is_between(0, 1))),
-    "entropy_bound": ("at least 0 and finite", _is_between(0)),
-    "suppress_tokens": ("a list of token ids", _is_list_of(is_integer, (list, tuple))),
-    "bad_words_ids": ("a list of lists of token ids", _is_list_of(_is_list_of(is_integer))),
+# Checks of the fields that are not part of the order.
+CHECKS: dict[str, Callable[[str, object], None]] = {
+    **dict.fromkeys(("max_length", "max_new_tokens", "num_steps", "window"), check_integer),
+    **dict.fromkeys(("refine_length", "num_return_sequences"), check_integer),
+    **dict.fromkeys(("top_k", "refine_rounds", "pad_token_id"), partial(check_integer, least=0)),
+    **dict.fromkeys(("no_repeat_ngram_size", "min_length", "min_new_tokens"), partial(check_integer, least=0)),
+    "draft_length": partial(check_integer, least=2),
+    "schedule": partial(check_choice, allowed=SCHEDULES),
+    "unmasking": partial(check_choice, allowed=UNMASKING),
+    "strategy": partial(check_choice, allowed=("parallel", "speculative")),
+    "draft": partial(check_choice, allowed=DRAFTS),
+    "top_p_rule": partial(check_choice, allowed=TOP_P_RULES),
+    "refine_selection": partial(check_choice, allowed=("neighbours", "least_likely")),
+    **dict.fromkeys(("do_sample", "stop_at_eos", "output_history", "return_dict_in_generate"), check_flag),
+    **dict.fromkeys(("temperature", "entropy_bound"), check_number),
+    "repetition_penalty": partial(check_number, above_zero=True),
+    "top_p": partial(check_number, most=1, above_zero=True),
+    **dict.fromkeys(("min_p", "threshold"), partial(check_number, most=1)),
+    **dict.fromkeys(("suppress_tokens", "bad_words_ids"), _check_tokens),
 }
 
 # Names of the fields, with their default values.
@@ -503,11 +486,6 @@ def _describe_unsupported(name: str, value: object) -> str:
     """Return the error message for an argument of `generate` that is not a field."""
     if name == "seed":
         return f"`generate` takes no `seed`. Use `generator=torch.Generator().manual_seed({value!r})`."
-    if name == "position_ids":
-        return (
-            "`generate` takes no `position_ids`, because it counts positions with `attention_mask`. Remove "
-            "`position_ids`."
-        )
     if name in ("output_scores", "output_logits"):
         return (
             f"`generate` does not support `{name}={value!r}`. Set `return_dict_in_generate=True` to get "

@@ -4,6 +4,7 @@
 
 import functools
 import inspect
+import math
 from collections.abc import Callable, Iterable
 from difflib import get_close_matches
 from numbers import Integral, Real
@@ -72,16 +73,12 @@ def check_integer(name: str, value: object, least: int = 1, most: int | None = N
         raise ValueError(f"`{name}` must be an integer {allowed}, but is {value!r}.")
 
 
-def check_positive(name: str, value: object) -> None:
-    """Raise a `ValueError` unless `value` is a positive, finite number."""
-    if not is_number(value) or not 0 < value < float("inf"):
-        raise ValueError(f"`{name}` must be a positive, finite number, but is {value!r}.")
-
-
-def check_fraction(name: str, value: object) -> None:
-    """Raise a `ValueError` unless `value` is a number from 0 to 1."""
-    if not is_number(value) or not 0 <= value <= 1:
-        raise ValueError(f"`{name}` must be a number from 0 to 1, but is {value!r}.")
+def check_number(name: str, value: object, most: float = math.inf, above_zero: bool = False) -> None:
+    """Raise a `ValueError` unless `value` is a finite number from 0 (or with `above_zero`, above 0) to `most`."""
+    is_allowed = is_number(value) and math.isfinite(value) and 0 <= value <= most and not (above_zero and value == 0)
+    if not is_allowed:
+        limits = f"{'above' if above_zero else 'at least'} 0 and {'finite' if most == math.inf else f'at most {most}'}"
+        raise ValueError(f"`{name}` must be a number {limits}, but is {value!r}.")
 
 
 def check_flag(name: str, value: object) -> None:

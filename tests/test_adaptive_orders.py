@@ -315,7 +315,7 @@ def test_log_probabilities_equal_full_forwards(make: Callable, order: str, argum
         ({"block_length": 2, "order": torch.arange(12)[None]}, "`block_length` and `stride` cannot be"),
         ({"unmasking": "entropy_bound", "num_steps": 3}, r"`num_steps` \(3\) cannot be combined with"),
         ({"unmasking": "threshold", "num_steps": 3}, r"`num_steps` \(3\) cannot be .* many steps as"),
-        ({"unmasking": "threshold", "threshold": 1.5}, "`threshold` must be a number from 0 to 1, but"),
+        ({"unmasking": "threshold", "threshold": 1.5}, "`threshold` must be a number"),
         ({"threshold": 0.5}, "`threshold` has no effect without"),
         ({"strategy": "speculative", "unmasking": "threshold"}, "cannot be combined with"),
         ({"unmasking": "entropy_bound", "entropy_bound": -1.0}, "`entropy_bound` must be at least 0 .* but is"),

@@ -97,11 +97,11 @@ def test_a_configuration_is_unchanged_by_saving_and_loading() -> None:
         ),
         (
             {"position_encoding": "rotary", "rope_parameters": {"rope_type": "linear"}},
-            r"`rope_parameters\['factor'\]` must be a positive",
+            r"`rope_parameters\['factor'\]` must be a number",
         ),
         (
             {"position_encoding": "rotary", "rope_parameters": {"rope_type": "llama3", "factor": 2}},
-            r"`rope_parameters\['low_freq_factor'\]` must be a positive",
+            r"`rope_parameters\['low_freq_factor'\]` must be a number",
         ),
         (
             {"position_encoding": "rotary", "rope_parameters": {"rope_type": "longrope"}},

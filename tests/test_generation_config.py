@@ -150,7 +150,7 @@ def test_temperature_zero_is_allowed_without_sampling() -> None:
     model = random_model()
     greedy = model.generate(order="left_to_right", do_sample=False)
     assert torch.equal(model.generate(order="left_to_right", do_sample=False, temperature=0), greedy)
-    with pytest.raises(ValueError, match=r"`temperature` must be at least 1e-06 .* Set"):
+    with pytest.raises(ValueError, match=r"`temperature` must be .* Set"):
         model.generate(temperature=0)
 
 
@@ -315,7 +315,7 @@ def test_unknown_settings_suggest_the_nearest_known_name(make: Callable, name: s
         ({"generators": 3}, "`generate` got the unknown argument"),
         ({"num_beam": 4}, "`generate` got the unknown argument"),
         ({"seed": 0}, "`generate` takes no `seed`. Use"),
-        ({"position_ids": torch.zeros(1, 2)}, "`generate` takes no `position_ids`, because"),
+        ({"position_ids": torch.zeros(1, 2)}, "unknown argument `position_ids`"),
         ({"output_scores": True}, "`generate` does not support"),
         ({"stop_strings": "a"}, "`generate` does not support"),
         ({"stopping_criteria": [len]}, "`generate` does not support"),
@@ -378,15 +378,15 @@ def test_special_token_arguments_of_transformers_are_accepted() -> None:
         ({"num_return_sequences": 0}, "`num_return_sequences` must be an integer of"),
         ({"block_length": 0}, "`block_length` must be an integer of at least"),
         ({"stride": 2.5}, "`stride` must be an integer of at least 1"),
-        ({"temperature": True}, "`temperature` must be at least 1e-06 and"),
-        ({"temperature": 0}, "`temperature` must be at least 1e-06 and"),
-        ({"temperature": -1.0}, "`temperature` must be at least 1e-06 and"),
-        ({"temperature": float("nan")}, "`temperature` must be at least 1e-06 and"),
-        ({"temperature": float("inf")}, "`temperature` must be at least 1e-06 and"),
-        ({"temperature": "1"}, "`temperature` must be at least 1e-06 and"),
-        ({"top_p": "a"}, "`top_p` must be above 0 and at most 1, but is"),
-        ({"top_p": 0.0}, "`top_p` must be above 0 and at most 1, but is"),
-        ({"top_p": 1.1}, "`top_p` must be above 0 and at most 1, but is"),
+        ({"temperature": True}, "`temperature` must be"),
+        ({"temperature": 0}, "`temperature` must be"),
+        ({"temperature": -1.0}, "`temperature` must be"),
+        ({"temperature": float("nan")}, "`temperature` must be"),
+        ({"temperature": float("inf")}, "`temperature` must be"),
+        ({"temperature": "1"}, "`temperature` must be"),
+        ({"top_p": "a"}, "`top_p` must be a number above 0"),
+        ({"top_p": 0.0}, "`top_p` must be a number above 0"),
+        ({"top_p": 1.1}, "`top_p` must be a number above 0"),
         ({"schedule": "square"}, "`schedule` must be one of 'linear', 'cosine'"),
         ({"suppress_tokens": 3}, "`suppress_tokens` must be a list of token"),
         ({"suppress_tokens": [1.5]}, "`suppress_tokens` must be a list of token"),

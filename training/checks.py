@@ -7,7 +7,7 @@ from pathlib import Path
 from common.data_arguments import DataArguments
 from modeling_aogpt.configuration_aogpt import MAX_SIZES
 from modeling_aogpt.data_collator import OrderDistribution
-from modeling_aogpt.validation import check_fraction
+from modeling_aogpt.validation import check_number
 from training.architecture import Architecture, build_config
 from training.arguments import TrainingArguments, order_settings
 
@@ -108,7 +108,7 @@ def _check_objective(model: Architecture, training: TrainingArguments) -> None:
         raise ValueError(f"`orders={training.orders}` needs `architecture=decoder`. Set it, or remove `orders`.")
     distribution = OrderDistribution(**order_settings(training), left_to_right_fraction=training.left_to_right_fraction)
     if final_fraction is not None:
-        check_fraction("final_left_to_right_fraction", final_fraction)
+        check_number("final_left_to_right_fraction", final_fraction, most=1)
     draws_orders = distribution != OrderDistribution(left_to_right_fraction=0.0) or final_fraction is not None
     if objective != "any_order" and draws_orders:
         raise ValueError(

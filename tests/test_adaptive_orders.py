@@ -318,7 +318,7 @@ def test_log_probabilities_equal_full_forwards(make: Callable, order: str, argum
         ({"unmasking": "threshold", "threshold": 1.5}, "`threshold` must be a number"),
         ({"threshold": 0.5}, "`threshold` has no effect without"),
         ({"strategy": "speculative", "unmasking": "threshold"}, "cannot be combined with"),
-        ({"unmasking": "entropy_bound", "entropy_bound": -1.0}, "`entropy_bound` must be at least 0 .* but is"),
+        ({"unmasking": "entropy_bound", "entropy_bound": -1.0}, "`entropy_bound` must be a number .* but is"),
         ({"strategy": "speculative", "order": "entropy"}, "cannot be combined with `order="),
         ({"strategy": "speculative", "unmasking": "entropy_bound"}, "cannot be combined with `unmasking="),
         ({"unmasking": "euler", "num_steps": 3}, "`unmasking='euler'` needs a model that"),

@@ -32,7 +32,7 @@ from common.models import find_model, identity_of_weights, load_model, read_conf
 from common.processes import start_accelerator
 from common.reports import Panel, save_panels
 from common.results import check_is_no_run, default_length
-from eval.judging import Judge, Sample, distinct, make_samples, short_name, unigram_entropy
+from eval.judging import Judge, Sample, distinct, make_samples, unigram_entropy
 from eval.tables import GENERATIVE, GENERATIVE_STEPS, generative_table
 from modeling_aogpt.generation_config import AnyOrderGenerationConfig
 from modeling_aogpt.tokenization import load_tokenizer
@@ -261,14 +261,13 @@ def draw_frontier(results: Sequence[dict[str, Any]], path: Path) -> None:
 
     There is one line for each model and number of steps. Each point of a line is a pair of top-p and temperature.
     """
-    models = {result["cell"]["model"] for result in results}
     panels = []
     for average, title in (("mean", "mean over samples"), ("pooled", "pooled over tokens")):
         lines = defaultdict(list)
         for result in results:
-            name = f"{short_name(result['cell']['model'], models)}, {result['cell']['steps']} steps"
+            name = f"{result['cell']['model']}, {result['cell']['steps']} steps"
             lines[name].append((result["entropy"], result["perplexity"][average]))
-        axes = "mean unigram entropy of a sample (nats)", f"generative perplexity by {short_name(results[0]['judge'])}"
+        axes = "mean unigram entropy of a sample (nats)", f"generative perplexity by {results[0]['judge']}"
         panels.append(Panel(title, *axes, lines, has_log_x=False))
     save_panels(panels, path)
 

@@ -4,9 +4,8 @@
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -140,13 +139,3 @@ def format_remarks(judged: dict[str, Any]) -> str:
     counts = {"not judged": judged["unjudged"], "truncated by the judge": judged["truncated"]}
     remarks = [f"{count} sample{'s' * (count > 1)} {what}" for what, count in counts.items() if count]
     return f" ({', '.join(remarks)})" if remarks else ""
-
-
-def short_name(model: str, others: Iterable[str] = ()) -> str:
-    """Return the last parts of a path or name: at least two, and as many as distinguish it from `others`."""
-    parts = Path(model).parts
-    rivals = [Path(other).parts for other in others if other != model]
-    count = 2
-    while count < len(parts) and any(rival[-count:] == parts[-count:] for rival in rivals):
-        count += 1
-    return str(Path(*parts[-count:]))

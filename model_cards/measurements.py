@@ -9,9 +9,8 @@ from typing import Any
 
 from common.corpora import is_hub_name
 from common.files import read_json
-from common.models import identity_of_weights
 from common.reports import with_error
-from common.results import ORDER_KINDS, WITHOUT_EFFECT, read_finished_run, settings_of_run
+from common.results import ORDER_KINDS, WITHOUT_EFFECT
 from eval.protocols import EVALUATION_SETS
 from eval.tables import CLEAN, ZERO_SHOT_KEYS, list_departures
 from training.arguments import TrainingArguments, order_settings
@@ -98,39 +97,20 @@ def describe_corpus(results: dict[str, Any]) -> str:
 
 
 def describe_run(results: dict[str, Any]) -> str:
-    """Describe the length and the machine of a finished run, and the training before it (`init_from`)."""
+    """Describe the length and the machine of a finished run, and name the model that it started from."""
     machine, initial_model = results["hardware"], results["arguments"].get("init_from")
     text = (
         f"The training took {results['steps']:,} steps with {results['tokens']:,} tokens, padding included, and "
         f"{results['train_seconds'] / 3600:.3g} hours on this machine: {machine['device_name']}, "
         f"{machine['num_processes']} process{'es' * (machine['num_processes'] > 1)}."
     )
-    if initial_model is None:
-        return text
-    text += f" It started from the weights of {remove_folders(initial_model)}"
-    earlier = find_earlier_run(results)
-    if earlier is None:
-        return f"{text}, whose training is not described here."
-    return f"{text}, which were trained as follows.\n\n{describe_corpus(earlier)} {describe_run(earlier)}"
-
-
-def find_earlier_run(results: dict[str, Any]) -> dict[str, Any] | None:
-    """Return the results of the run whose weights a run started from, or None if it is not on this machine."""
-    folder = results["arguments"]["init_from"]
-    if not settings_of_run(folder) or identity_of_weights(folder) != results["initial_weights"]:
-        return None
-    return read_finished_run(Path(folder).absolute().parent)
+    return text if initial_model is None else f"{text} It started from the weights of {remove_folders(initial_model)}."
 
 
 def find_base_model(results: dict[str, Any]) -> str | None:
-    """Return the Hub name of the model from which a run, or the first of the runs before it, started."""
-    initial_model = results["arguments"].get("init_from")
-    if initial_model is None:
-        return None
-    if len(results["initial_weights"] or "") == len(COMMIT):
-        return initial_model
-    earlier = find_earlier_run(results)
-    return None if earlier is None else find_base_model(earlier)
+    """Return the name of the model on the Hub from which a run started, or None."""
+    is_on_hub = len(results.get("initial_weights") or "") == len(COMMIT)
+    return results["arguments"]["init_from"] if is_on_hub else None
 
 
 def name_corpus(results: dict[str, Any]) -> str:

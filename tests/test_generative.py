@@ -17,7 +17,7 @@ from transformers import PreTrainedTokenizerFast
 from common.hardware import versions
 from common.tokenizers import train_tokenizer
 from eval.generative import GenerativeArguments, generative, main
-from eval.judging import Judge, Sample, distinct, short_name, unigram_entropy, without_padding
+from eval.judging import Judge, Sample, distinct, unigram_entropy, without_padding
 from eval.tables import GENERATIVE, generative_table
 from modeling_aogpt import AOGPTForAnyOrderLM
 from modeling_aogpt.tokenization import load_tokenizer
@@ -70,22 +70,6 @@ def test_judge_with_another_tokenizer_encodes_the_text(
     found = Judge(save_judge(tmp_path / "other", other), torch.device("cpu")).encode(samples, tokenizer)
     assert found == [other("ab<|endoftext|>c")["input_ids"]]
     assert other.eos_token_id in found[0]
-
-
-@pytest.mark.parametrize(
-    ("model", "name"),
-    [
-        ("owner/model", "owner/model"),
-        ("model", "model"),
-        ("runs/study/other/model", "other/model"),
-        ("runs/study/seed-0/arm/model", "study/seed-0/arm/model"),
-        ("/seed-0/arm/model", "/seed-0/arm/model"),
-    ],
-)
-def test_short_names_tell_models_apart(model: str, name: str) -> None:
-    others = ["runs/rival/seed-0/arm/model", "runs/study/seed-1/arm/model", model]
-    assert short_name(model, others) == name
-    assert short_name(model) == "/".join(model.split("/")[-2:])
 
 
 def test_padding_is_left_out() -> None:

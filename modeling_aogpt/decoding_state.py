@@ -54,11 +54,7 @@ MAX_COMPILED_GRAPHS = 64
 
 
 class QueryResult(NamedTuple):
-    """
-    Result of [`DecodingState.query`], with one entry for each predicted rank of each sequence.
-
-    In the shapes below, `queries` is the number of entries. Entries of the same sequence are adjacent.
-    """
+    """Result of [`DecodingState.query`]: one entry for each predicted rank. Those of a sequence are adjacent."""
 
     hidden_states: torch.Tensor  # (queries, hidden_size): last hidden states, the inputs of the head
     sequences: torch.LongTensor  # (queries,): index of the sequence
@@ -75,11 +71,7 @@ class QueryResult(NamedTuple):
 
 
 def leading_indices(counts: torch.LongTensor, device: torch.device) -> Indices:
-    """
-    Return the indices (sequences, columns) of the first `counts[b]` columns of every sequence b.
-
-    `counts` (batch,) must be on the CPU. Both index tensors have shape (sum of `counts`,) and are on `device`.
-    """
+    """Return the indices (sequences, columns), on `device`, of the first `counts[b]` (on the CPU) columns of each b."""
     is_leading = torch.arange(int(counts.max()), device=counts.device) < counts[:, None]
     sequences, columns = is_leading.nonzero(as_tuple=True)
     return to_device(sequences, device), to_device(columns, device)
@@ -145,10 +137,9 @@ class DecodingState:
 
     def query(self, num_queries: torch.LongTensor) -> QueryResult:
         """
-        For each sequence b, predict the next `num_queries[b]` masked positions of its order.
+        For each sequence b, predict the next `num_queries[b]` (on the CPU) masked positions of its order.
 
-        Each prediction sees all unmasked tokens, and none of the other predictions. `num_queries` (batch,) is on the
-        CPU.
+        Each prediction sees all unmasked tokens, and none of the other predictions.
         """
         raise NotImplementedError
 
@@ -167,10 +158,9 @@ class DecodingState:
         step: int,
     ) -> None:
         """
-        Fill in `tokens` (queries,) at `indices`, the next masked ranks of each sequence (see [`next_ranks`]).
+        Fill in `tokens` at `indices`, the next masked ranks of each sequence.
 
-        `num_unmasked` (batch,), on the CPU, says how many tokens each sequence gets. `token_logprobs` (queries,) are
-        the log-probabilities of the tokens. `step` is the index of the step.
+        `num_unmasked` says how many tokens each sequence gets.
         """
         self.draft(tokens, indices, token_logprobs)
         self.unmask(indices, num_unmasked, step)
@@ -192,11 +182,7 @@ class DecodingState:
         return sequences, to_device(self.num_context, self.ids.device)[sequences] + columns
 
     def arrange(self, values: torch.Tensor, result: QueryResult, width: int) -> torch.Tensor:
-        """
-        Arrange `values` (queries, ...) of a `result` by sequence, in a tensor (batch, width, ...).
-
-        Column j belongs to the j-th masked rank of a sequence, counted from 0. Columns without a query are 0.
-        """
+        """Arrange `values` (queries, ...) of a `result` in a tensor (batch, width, ...): masked rank j in column j."""
         columns = result.ranks - to_device(self.num_context, result.ranks.device)[result.sequences]
         arranged = values.new_zeros(len(self.ids), width, *values.shape[1:])
         arranged[result.sequences, columns] = values
@@ -226,11 +212,7 @@ class DecodingState:
         self.reorder(ranks[:, :num_ranks])
 
     def remask(self, is_selected: torch.BoolTensor, orders: torch.LongTensor) -> None:
-        """
-        Re-mask generated tokens. They will be filled in again in their relative order in `orders` (batch, n).
-
-        `is_selected` (batch, n) is indexed by position, and True at the tokens to re-mask.
-        """
+        """Re-mask the positions in `is_selected` (batch, n). They will be filled in again in the order of `orders`."""
         is_moved = index_by_rank(is_selected, self.orders)
         priority = index_by_rank(orders.argsort(dim=-1), self.orders)
         ranks = torch.arange(is_moved.shape[1], device=is_moved.device)
@@ -243,13 +225,11 @@ class DecodingState:
         self, eos_token_ids: torch.LongTensor, pad_token_id: int, in_blocks: bool, may_end: torch.BoolTensor
     ) -> None:
         """
-        End each sequence that has a generated end-of-text token and no masked position before it; pad the rest.
+        End each sequence in `may_end` that has a generated end-of-text token and no mask before it; pad the rest.
 
-        Without `in_blocks`, a sequence ends right after its first end-of-text token. Tokens after it that are already
-        unmasked are replaced by padding, too. With `in_blocks`, a sequence ends with the block of this token, once the
-        whole block is unmasked. The other tokens of the block are kept, because tokens before the end-of-text token may
-        have been predicted from them. Only sequences selected by `may_end` (batch,) can end. `eos_token_ids` are on the
-        CPU.
+        Without `in_blocks`, a sequence ends right after its first end-of-text token. With `in_blocks`, it ends with the
+        block of this token, once the whole block is unmasked, because tokens before the end-of-text token may have been
+        predicted from later tokens of the block.
         """
         is_eos = self.ranks_between(self.num_given, self.num_context)
         is_eos &= torch.isin(self.ids, to_device(eos_token_ids, self.ids.device))
@@ -267,32 +247,20 @@ class DecodingState:
         self.ends = torch.where(has_ended.cpu(), self.num_context, self.ends)
 
     def expected_passes(self, num_queries: torch.LongTensor) -> int:
-        """
-        Return how many passes the generation is expected to take.
-
-        Later passes are assumed to have as many queries as this one, `num_queries` (batch,). Sequences without queries
-        are ignored.
-        """
+        """Return the number of passes that a generation takes if all later ones have `num_queries` (batch,), too."""
         num_remaining = int(torch.where(num_queries > 0, self.num_masked / num_queries.clamp(min=1), 0).max())
         return self.num_forward_passes + num_remaining
 
     def should_record(self, num_rows: int, num_queries: torch.LongTensor) -> bool:
-        """
-        Return whether to run a pass through the recordings.
-
-        `num_rows` is the number of rows over all sequences. `num_queries` (batch,) is the number of queries of each
-        sequence. The first pass is excluded, because it may contain a prompt.
-        """
+        """Return whether to run a pass with `num_rows` rows, over all sequences, through the recordings."""
+        # The first pass is excluded, because it may contain a prompt.
         if self._recordings is None or self._recordings.has_failed or not self.num_forward_passes:
             return False
         if not self.expects_recordings:
-            self._plan_recordings(self.expected_passes(num_queries))
+            num_passes = self.expected_passes(num_queries)
+            self.expects_recordings = num_passes >= MIN_PASSES_TO_PREPARE
+            self._recordings.use_cudnn = num_passes >= MIN_PASSES_FOR_CUDNN
         return self.expects_recordings and num_rows <= MAX_RECORDED_ROWS
-
-    def _plan_recordings(self, num_passes: int) -> None:
-        """Decide whether to record passes, and with which attention, if `num_passes` passes are expected in all."""
-        self.expects_recordings = num_passes >= MIN_PASSES_TO_PREPARE
-        self._recordings.use_cudnn = num_passes >= MIN_PASSES_FOR_CUDNN
 
     @property
     def num_masked(self) -> torch.LongTensor:
@@ -315,12 +283,7 @@ class DecodingState:
         return ids.masked_fill(self.is_masked(), self.model.config.mask_token_id)
 
     def visible_ids(self, sequences: torch.LongTensor, num_visible: torch.LongTensor) -> torch.LongTensor:
-        """
-        Return the text (queries, n) that each query can see, by position, with the mask id everywhere else.
-
-        Query q can see the first `num_visible[q]` ranks of sequence `sequences[q]`. Both arguments have shape
-        (queries,). Padding is not removed. Its columns contain the mask id.
-        """
+        """Return the first `num_visible` ranks of `sequences`, both (queries,), by column, and masks elsewhere."""
         ranks = torch.arange(self.ids.shape[1], device=self.ids.device)
         ids = self.ids[sequences].masked_fill(ranks >= num_visible[:, None], self.model.config.mask_token_id)
         return index_by_position(ids, self.orders[sequences])
@@ -328,11 +291,7 @@ class DecodingState:
     def visible_prefix(
         self, sequences: torch.LongTensor, num_visible: torch.LongTensor
     ) -> tuple[torch.LongTensor, torch.LongTensor]:
-        """
-        Return the text (queries, n) that each query can see, and the number (queries,) of ids before its first mask.
-
-        The arguments are those of [`visible_ids`]. Unlike there, padding is removed: column i contains position i.
-        """
+        """Return the ids of [`visible_ids`] by position, without padding, and their number before the first mask."""
         length, mask = self.ids.shape[1], self.model.config.mask_token_id
         ranks = torch.arange(length, device=self.ids.device)
         # Ranks that a query cannot see are written to an additional column, which is then cut off.
@@ -349,9 +308,8 @@ class AnyOrderCache:
     """
     Preallocated key-value cache in which the row that predicts rank r occupies slot r.
 
-    A row is the decoder's unit of input (see `orders.py`). If a pass queries several ranks in parallel, only the row of
-    the first of them stays in the cache. The next pass overwrites the other rows, so no entry is copied or moved.
-    `num_slots` is the number of ranks of a sequence, and `devices` contains the device of each layer.
+    If a pass queries several ranks in parallel, only the row of the first of them stays in the cache. The next pass
+    overwrites the other rows, so no entry is copied or moved. `devices` contains the device of each layer.
     """
 
     def __init__(
@@ -375,19 +333,11 @@ class AnyOrderCache:
         return chain.from_iterable(self.layers)
 
     def set_slots(self, slots: slice | torch.LongTensor, num_visible: int) -> None:
-        """
-        Set the slots that the next pass writes, and the number of leading slots that its rows may attend to.
-
-        `slots` has shape (batch, rows), or is a slice if the slots are the same for every sequence.
-        """
+        """Set the slots (batch, rows) that the next pass writes, and the number of leading slots that it reads."""
         self._slots, self._num_visible = slots, num_visible
 
     def update(self, keys: torch.Tensor, values: torch.Tensor, layer_idx: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """
-        Store the `keys` and `values` (batch, heads, rows, head_dim) of a pass, and return those of all visible slots.
-
-        The returned tensors have shape (batch, heads, num_visible, head_dim) (see [`set_slots`]).
-        """
+        """Store the `keys` and `values` (batch, heads, rows, head_dim) of a pass; return those of all visible slots."""
         stored = self.layers[layer_idx]
         if keys.shape[1] != stored[0].shape[1]:
             raise ValueError(
@@ -434,11 +384,9 @@ class CachedDecodingState(DecodingState):
 
     def verify(self, num_drafts: torch.LongTensor, include_first: bool = False) -> QueryResult:
         """
-        Predict the token after each draft, given all unmasked tokens, this draft and the drafts before it.
+        Predict the token after each of the `num_drafts` drafts, which are in `ids` at the first masked ranks.
 
-        The `num_drafts[b]` drafts of sequence b must be in `ids`, at its first masked ranks. They are not committed.
-        With `include_first`, the rank of the first draft is also predicted. This is needed unless [`query`] was called
-        before and predicted this rank.
+        With `include_first`, also predict the rank of the first draft, which [`query`] may have predicted before.
         """
         num_context = self.num_context + num_drafts
         ranks = self._uncached_ranks(torch.minimum(num_context + 1, self.ends))
@@ -467,21 +415,12 @@ class CachedDecodingState(DecodingState):
         self.num_cached = torch.minimum(self.num_cached, num_unchanged)
 
     def _uncached_ranks(self, ends: torch.LongTensor) -> torch.LongTensor:
-        """
-        Return the ranks (batch, rows) from the first uncached rank to `ends` - 1.
-
-        All sequences get the same number of ranks. Ranks of a sequence may therefore exceed `ends` - 1.
-        """
+        """Return ranks (batch, rows) from the first uncached one to `ends` - 1, or beyond it in shorter sequences."""
         num_rows = int((ends - self.num_cached).max())
         return self.num_cached[:, None] + torch.arange(num_rows, device=ends.device)
 
     def _run(self, ranks: torch.LongTensor, num_context: torch.LongTensor, is_query: torch.BoolTensor) -> QueryResult:
-        """
-        Run the rows that predict `ranks` (batch, rows), and return the result for rows at which `is_query` is True.
-
-        A row can see the tokens of ranks that are lower than its own and lower than `num_context` (batch,). When drafts
-        are verified, `num_context` includes the drafts.
-        """
+        """Run the rows that predict `ranks` (batch, rows) given `num_context` ranks; return those in `is_query`."""
         splits = (values.split(MAX_ROWS_PER_PASS, dim=1) for values in (ranks, is_query))
         parts = [self._run_pass(part, num_context, is_queried) for part, is_queried in zip(*splits, strict=True)]
         if len(parts) == 1:
@@ -511,11 +450,7 @@ class CachedDecodingState(DecodingState):
     def _run_padded(
         self, ranks: torch.LongTensor, num_context: torch.LongTensor, is_recorded: bool
     ) -> tuple[torch.Tensor, torch.LongTensor]:
-        """
-        Run rows, padded so that passes have few different shapes. Return their last hidden states and their ranks.
-
-        The number of rows is increased to a power of two, and all slots of the cache are used.
-        """
+        """Run rows, padded to a power of two so that passes have few shapes. Return hidden states and ranks."""
         rows = torch.arange(padded_rows(ranks.shape[1]), device=ranks.device)
         ranks = (ranks[:, :1] + rows).clamp(max=self.ids.shape[1] - 1)
         ranks, num_context = (to_device(values, self.ids.device) for values in (ranks, num_context))
@@ -545,11 +480,7 @@ class CachedDecodingState(DecodingState):
         attention_mask: torch.Tensor | None,
         num_kept: int | None = None,
     ) -> torch.Tensor:
-        """
-        Run the rows in `ranks` (batch, rows).
-
-        Return the final hidden states of the last `num_kept` rows, or of all rows if it is None.
-        """
+        """Return the last hidden states of the last `num_kept` rows of `ranks` (batch, rows); of all if it is None."""
         return self.model.model(
             **query_rows(ids, positions, ranks, num_context),
             attention_mask=attention_mask,
@@ -561,13 +492,7 @@ class CachedDecodingState(DecodingState):
     def _run_exact(
         self, ranks: torch.LongTensor, num_context: torch.LongTensor, is_query: torch.BoolTensor
     ) -> tuple[torch.Tensor, torch.LongTensor, int]:
-        """
-        Run exactly the rows in `ranks` (batch, rows). Ranks past the end are replaced by the last rank.
-
-        Returns:
-            The last hidden states of all rows after the first `num_skipped`, the ranks of all rows on the device, and
-            `num_skipped`.
-        """
+        """Run the rows of `ranks`. Return hidden states of rows after the first `num_skipped`, ranks, `num_skipped`."""
         slots = slice(int(ranks[0, 0]), int(ranks[0, -1]) + 1) if (ranks == ranks[0]).all() else None
         ranks = ranks.clamp(max=self.ids.shape[1] - 1)
         is_needed = is_query.any(dim=0)
@@ -583,7 +508,7 @@ class CachedDecodingState(DecodingState):
         return hidden_states, ranks, num_skipped
 
     def _pack_weights_in_time(self, num_queries: torch.LongTensor) -> None:
-        """Pack the weights if enough passes are expected. `num_queries` has shape (batch,)."""
+        """Pack the weights if enough passes are expected."""
         if not self._may_pack or not gains_from_packing(self.model.model.dtype, int(num_queries.sum())):
             return
         if self.expected_passes(num_queries) >= MIN_PASSES_TO_PREPARE:
@@ -612,12 +537,7 @@ class EncoderDecodingState(DecodingState):
     num_calls_before_recording = NUM_CALLS_BEFORE_RECORDING
 
     def query(self, num_queries: torch.LongTensor, sigma: float | None = None) -> QueryResult:
-        """
-        Predict masked ranks (see [`DecodingState.query`]).
-
-        Sequences without queries are left out of the pass. `sigma` is the noise level, which only SEDD uses. By
-        default, the noise level of a sequence is computed from its fraction of masked tokens.
-        """
+        """Predict masked ranks (see [`DecodingState.query`]). `sigma` is the noise level of SEDD."""
         device = self.ids.device
         is_active = num_queries > 0
         active = to_device(is_active.nonzero().squeeze(1), device)

@@ -25,7 +25,6 @@ from .generation_config import AnyOrderGenerationConfig
 from .infill import encode_with_masks
 from .orders import group_orders, index_by_position, token_mask, token_positions
 from .sampling import (
-    ROW_PROCESSORS,
     UNSUPPORTED_PROCESSORS,
     TokenSampler,
     is_any_of,
@@ -47,12 +46,6 @@ from .unmasking import (
 from .validation import check_aligned, check_batch, check_mask_token, is_integer, prepare_input_ids
 
 logger = logging.get_logger(__name__)
-
-# Processors that need the text before a token, and the setting that creates each of them. Shown in an error message.
-PREFIX_SETTINGS = {
-    "NoRepeatNGramLogitsProcessor": " (`no_repeat_ngram_size`)",
-    "NoBadWordsLogitsProcessor": " (`bad_words_ids` with several tokens)",
-}
 
 # Arguments of `from_pretrained` for the model that are also used to load its generation config.
 DOWNLOAD_ARGUMENTS = ("cache_dir", "force_download", "proxies", "local_files_only", "token", "revision", "subfolder")
@@ -292,8 +285,7 @@ class AnyOrderGenerationMixin(GenerationMixin):
         processors = make_processors(config, self.config.num_valid_tokens)
         processors.extend(logits_processor or [])
         has_prefix = config.is_left_to_right and config.unmasks_one_by_one and not config.refine_rounds
-        is_single = has_prefix and len(state.ids) == 1 and config.strategy == "parallel"
-        check_processors(processors, has_prefix, is_single)
+        check_processors(processors, has_prefix)
         sampler = TokenSampler(
             state,
             processors,
@@ -372,11 +364,7 @@ class AnyOrderGenerationMixin(GenerationMixin):
     def _prepare_inputs(
         self, inputs: torch.LongTensor | None, attention_mask: torch.Tensor | None, config: AnyOrderGenerationConfig
     ) -> tuple[torch.LongTensor, torch.BoolTensor]:
-        """
-        Return the ids (batch * num_return_sequences, n) with masks appended, and a boolean tensor of the same shape.
-
-        The boolean tensor is False at padding.
-        """
+        """Return ids (batch * num_return_sequences, n) with masks appended, and whether each of them is no padding."""
         mask = self.config.mask_token_id
         if inputs is None:
             if attention_mask is not None:
@@ -481,31 +469,20 @@ def sort_given_tokens(orders: torch.LongTensor, is_given: torch.BoolTensor) -> t
     return group_orders(orders, torch.where(is_given, columns, len(columns)))
 
 
-def check_processors(processors: LogitsProcessorList, has_prefix: bool, is_single: bool) -> None:
-    """
-    Raise a `ValueError` if a processor cannot be used.
-
-    `has_prefix` tells whether processors can get the text before each token. `is_single` tells whether they also get
-    only one row of logits per call, because there is a single sequence and no speculative decoding.
-    """
+def check_processors(processors: LogitsProcessorList, has_prefix: bool) -> None:
+    """Raise a `ValueError` if a processor cannot be used. `has_prefix`: whether it can get the text before a token."""
     for processor in processors:
         name = type(processor).__name__
         if is_any_of(processor, UNSUPPORTED_PROCESSORS):
             raise ValueError(
-                f"{name} runs the model itself, from left to right, so it cannot be used here. Remove the processor, "
-                "or load the model with AutoModelForCausalLM."
+                f"{name} runs the model itself, or needs one row of logits for each sequence. Remove the processor, or "
+                "load the model with AutoModelForCausalLM."
             )
         if reads_prefix(processor) and not has_prefix:
             raise ValueError(
                 f"{name} needs the text before each token, which is known only if tokens are generated left to right, "
                 "one at a time. Set `order='left_to_right'` without `num_steps`, `unmasking`, `stride` and "
-                f"`refine_rounds`, or remove the processor{PREFIX_SETTINGS.get(name, '')}."
-            )
-        if is_any_of(processor, ROW_PROCESSORS) and not is_single:
-            raise ValueError(
-                f"{name} needs one row of logits for each sequence in every call, but `generate` calls processors with "
-                "one row for each predicted position. Generate one sequence per call, left to right and one token at a "
-                "time with `strategy='parallel'`, or load the model with AutoModelForCausalLM."
+                "`refine_rounds`, or remove the processor (or `no_repeat_ngram_size` or `bad_words_ids`)."
             )
 
 
@@ -525,11 +502,7 @@ def make_unmasking_rule(
 def make_eos_ban(
     state: DecodingState, min_length: int, min_new_tokens: int, eos_token_ids: torch.LongTensor | None
 ) -> tuple[torch.BoolTensor, torch.LongTensor] | None:
-    """
-    Return a boolean tensor (batch, n), True where end-of-text tokens are forbidden, and the ids of these tokens.
-
-    The columns are those of the sequences, including padding. Return None if end-of-text tokens are allowed everywhere.
-    """
+    """Return a tensor (batch, n), True at columns that may not be end-of-text, and its ids; None if all may be."""
     if not min_length and not min_new_tokens:
         return None
     is_masked = state.is_masked()
@@ -558,9 +531,8 @@ def choose_refined_positions(
     """
     Return a boolean tensor (batch, n) that is True at the positions to re-mask in the next round.
 
-    Neighbours are generated positions. The first of them is drawn uniformly. Given positions are skipped. The last
-    generated position counts as a neighbour of the first, so that all positions are equally likely. In a sequence
-    without generated positions, nothing is re-masked.
+    Given positions are skipped. The last generated position counts as a neighbour of the first, so that all generated
+    positions are equally likely.
     """
     is_generated = index_by_position(state.ranks_between(state.num_given, state.ends), state.orders)
     if config.refine_selection == "least_likely":
@@ -579,11 +551,9 @@ class GenerationProgress:
     """
     Streaming and history of a generation.
 
-    A column of the batch is final if no sequence has a masked position in this column or to its left. Each final column
-    is passed to `streamer.put` once. If the streamer has a method `put_draft`, like Transformers'
-    `TextDiffusionStreamer`, the remaining columns, with masks, are passed to it after every step. With refinement
-    (`will_refine`), generated columns become final only at the end. Trailing columns that contain only padding after
-    end-of-text tokens are not passed to the streamer.
+    A column of the batch is final if no sequence has a masked position in this column or to its left, and with
+    refinement (`will_refine`), if the generation is finished. `streamer.put` gets each final column once, without
+    padding at the end. `streamer.put_draft` gets the other columns after every step.
     """
 
     def __init__(

@@ -45,27 +45,24 @@ ROWS_PER_HEAD_CALL = 256
 # text before the token to predict.
 PREFIX_PROCESSORS = frozenset(
     {
-        *("EncoderNoRepeatNGramLogitsProcessor", "ExponentialDecayLengthPenalty", "ForcedBOSTokenLogitsProcessor"),
-        *("ForcedEOSTokenLogitsProcessor", "MinLengthLogitsProcessor", "MinNewTokensLengthLogitsProcessor"),
-        *("NoRepeatNGramLogitsProcessor", "PrefixConstrainedLogitsProcessor", "SuppressTokensAtBeginLogitsProcessor"),
-        *("SynthIDTextWatermarkLogitsProcessor", "WatermarkLogitsProcessor"),
-    }
-)
-
-# Logits processors of Transformers that need exactly one row of logits for each sequence in every call, because they
-# use the index of a row as the index of its sequence.
-ROW_PROCESSORS = frozenset(
-    {
-        *("EncoderNoRepeatNGramLogitsProcessor", "EncoderRepetitionPenaltyLogitsProcessor"),
-        *("PrefixConstrainedLogitsProcessor", "SynthIDTextWatermarkLogitsProcessor"),
+        *("ExponentialDecayLengthPenalty", "ForcedBOSTokenLogitsProcessor", "ForcedEOSTokenLogitsProcessor"),
+        *("MinLengthLogitsProcessor", "MinNewTokensLengthLogitsProcessor", "NoRepeatNGramLogitsProcessor"),
+        *("SuppressTokensAtBeginLogitsProcessor", "WatermarkLogitsProcessor"),
     }
 )
 
 # Logits processors of Transformers that need logits with the same number of columns in every call.
 SIZED_PROCESSORS = frozenset({"SequenceBiasLogitsProcessor"})
 
-# Logits processors of Transformers that run the model themselves, token by token with a cache of their own.
-UNSUPPORTED_PROCESSORS = frozenset({"UnbatchedClassifierFreeGuidanceLogitsProcessor"})
+# Logits processors of Transformers that run the model themselves, or use the index of a row of logits as the index of
+# its sequence. Here, a call has one row for each predicted position.
+UNSUPPORTED_PROCESSORS = frozenset(
+    {
+        *("EncoderNoRepeatNGramLogitsProcessor", "EncoderRepetitionPenaltyLogitsProcessor"),
+        *("PrefixConstrainedLogitsProcessor", "SynthIDTextWatermarkLogitsProcessor"),
+        "UnbatchedClassifierFreeGuidanceLogitsProcessor",
+    }
+)
 
 # Function measure(logits, probabilities) that returns a dictionary of measures of predictions, such as their entropy.
 # Both arguments have shape (queries, vocab_size), and each measure has shape (queries,). `logits` come directly from
@@ -78,9 +75,7 @@ class PartialTopPWarper(LogitsProcessor):
     Top-p warper that sorts only the likeliest tokens, or the whole vocabulary if these tokens do not reach p.
 
     It keeps the same tokens as Transformers' `TopPLogitsWarper`. With `keep_crossing=False`, it also removes the token
-    at which the cumulative probability first exceeds p, unless this is the likeliest token. For probabilities .6, .3,
-    .1 and p = .7, it then keeps one token instead of two. The released code of AO-GPT does the same, and Table 1 of the
-    paper was computed with it.
+    at which the cumulative probability first exceeds p, unless this is the likeliest token.
     """
 
     def __init__(self, top_p: float, keep_crossing: bool = True) -> None:
@@ -144,11 +139,7 @@ def reads_prefix(processor: LogitsProcessor) -> bool:
 def make_warpers(
     temperature: float, top_k: int, top_p: float, top_p_rule: str = "inclusive", min_p: float = 0.0
 ) -> LogitsProcessorList:
-    """
-    Return warpers for temperature, top-k, top-p and min-p, in this order. Warpers that change nothing are left out.
-
-    The arguments are explained in `AnyOrderGenerationConfig`.
-    """
+    """Return warpers for temperature, top-k, top-p and min-p, in this order, without those that change nothing."""
     warpers = LogitsProcessorList()
     if temperature != 1.0:
         warpers.append(TemperatureLogitsWarper(float(temperature)))
@@ -162,11 +153,7 @@ def make_warpers(
 
 
 def compute_probabilities(logits: torch.Tensor, warpers: LogitsProcessorList) -> torch.Tensor:
-    """
-    Return the float64 distributions (queries, vocab_size) to draw from.
-
-    With float32, draws would have a lower effective temperature (section 4.3 of the paper).
-    """
+    """Return the distributions (queries, vocab_size) to draw from, in float64 (see section 4.3 of the paper)."""
     return warpers(None, logits.double()).softmax(dim=-1)
 
 
@@ -197,12 +184,7 @@ def invert_weights(weights: torch.Tensor, uniform: torch.Tensor) -> torch.LongTe
 
 
 def _invert(cumulative: torch.Tensor, uniform: torch.Tensor) -> tuple[torch.LongTensor, torch.Tensor]:
-    """
-    Draw an index (queries, 1) for each query by inverse transform sampling, and a new uniform number (queries, 1).
-
-    The index is that of the entry of `cumulative` (queries, entries), cumulative sums of weights, in which `uniform`
-    (queries, 1) times the total weight falls. The new uniform number is the relative offset within this entry.
-    """
+    """Return the entry of `cumulative` weights in which `uniform` falls, and the relative offset in it (queries, 1)."""
     # The threshold is below the total. An entry whose cumulative sum exceeds it therefore exists, and the first such
     # entry has positive weight.
     threshold = uniform * cumulative[:, -1:]
@@ -237,11 +219,8 @@ class TokenSampler:
     """
     Sampler of tokens: computes logits of queries, applies logits processors and warpers, and draws tokens.
 
-    For the `input_ids` that logits processors get, see `logits_processor` in [`~AnyOrderGenerationMixin.generate`].
-
-    Without `do_sample`, the likeliest token is taken. `is_left_to_right` tells whether all tokens to the left of each
-    predicted position are known. `eos_ban` contains a boolean tensor (batch, n), which is True at the columns of a
-    sequence where end-of-text tokens are forbidden, and the ids of these tokens.
+    `is_left_to_right` tells whether all tokens to the left of each predicted position are known. `eos_ban` is the
+    result of `make_eos_ban`.
     """
 
     def __init__(
@@ -264,11 +243,7 @@ class TokenSampler:
         self._recordings = Recordings(state.model, NUM_CALLS_BEFORE_RECORDING)
 
     def sample(self, result: QueryResult, measure: MeasureFunction | None = None) -> SampledTokens:
-        """
-        Return one token for each entry of `result`, and the values of `measure`.
-
-        The next call may overwrite the returned tensors.
-        """
+        """Return one token for each entry of `result`, and the values of `measure`. The next call overwrites them."""
         fits_one_call = len(result.ranks) <= self._num_rows
         if measure is None and fits_one_call and self._can_record and self.state.expects_recordings:
             uniform = draw_uniform(len(result.ranks), 1, generator=self.generator, device=result.ranks.device)
@@ -310,10 +285,9 @@ class TokenSampler:
 
     def distributions(self, result: QueryResult, num_visible: torch.LongTensor | None = None) -> torch.Tensor:
         """
-        Return the float64 distributions (queries, vocab_size) to draw from, one for each query of `result`.
+        Return the float64 distributions (queries, vocab_size) to draw from.
 
-        For query q, logits processors see the tokens of the first `num_visible[q]` ranks. By default, these are all
-        unmasked ranks.
+        For query q, logits processors see the tokens of the first `num_visible[q]` ranks (by default, all unmasked).
         """
         chunks = self._compute_logits(result, num_visible)
         return torch.cat([compute_probabilities(processed, self.warpers) for _, processed in chunks])

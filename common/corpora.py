@@ -261,10 +261,14 @@ def _choose_splits(arguments: DataArguments, available: Mapping[str, Any]) -> di
 
 
 def _split(rows: Rows, arguments: DataArguments) -> tuple[Split, Split]:
+    fraction = arguments.validation_fraction
+    column = rows["train"].column_names[0]
     if "validation" in rows:
-        return Split(rows["train"]), Split(rows["validation"])
+        if rows["validation"].column_names != [column]:
+            raise ValueError(f"Only one of the splits of {arguments.name} has examples. Use the same columns in both.")
+        return Split(rows["train"], column=column), Split(rows["validation"], column=column)
     train, validation = (
-        Split(rows["train"], partial(select_by_hash, split=split, validation_fraction=arguments.validation_fraction))
+        Split(rows["train"], partial(select_by_hash, split=split, validation_fraction=fraction), column)
         for split in ("train", "validation")
     )
     return train, validation

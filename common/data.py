@@ -1,28 +1,29 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
 """
-Training and validation data: sequences of equal length.
+Training and validation data: sequences of equal length, or examples for fine-tuning.
 
 A corpus is selected and split (common/corpora.py), tokenized (common/encoding.py) and packed (common/packing.py).
 """
 
 import json
 import logging
-from collections.abc import Iterable
 from dataclasses import asdict, dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
 from datasets import Dataset
 from transformers import PreTrainedTokenizerBase
 
-from common.corpora import load_corpus, no_text_error
+from common.corpora import is_hub_name, load_corpus, no_text_error
 from common.data_arguments import DataArguments
 from common.encoding import encode_documents, split_context
-from common.packing import PackedRows, count_left_out_tokens, pack, pad, total
+from common.examples import EXAMPLE, ExampleError, encode_examples
+from common.packing import PackedRows, count_left_out_tokens, leave_out_long, pack, pad, total
 from common.results import read_finished_run
 from common.splitting import Split
+from common.text_files import find_files, load_files
 from common.tokenizers import train_tokenizer
 from modeling_aogpt.tokenization import load_tokenizer
 
@@ -37,6 +38,8 @@ class Data:
     A sequence has exactly `sequence_length` ids, in the column `input_ids`. With `context_marks`, sequences also have
     `labels`. Validation sequences also have `num_bytes`: the number of UTF-8 bytes of the text, plus one for
     the end-of-text of each document. Bits per byte are therefore those of the documents joined by newlines.
+
+    If the corpus has examples, a sequence has at most `sequence_length` ids, and the columns of `encode_examples`.
     """
 
     arguments: DataArguments
@@ -45,9 +48,25 @@ class Data:
     tokenizer: PreTrainedTokenizerBase  # with a mask token
     facts: dict[str, Any]  # sizes and sources, as written to checkpoints and results.json
 
+    @property
+    def has_examples(self) -> bool:
+        """Return whether the corpus has examples instead of documents."""
+        return "in_turns" in self.validation.column_names
 
-def load_data(arguments: DataArguments) -> Data:
-    """Load, split, tokenize and cut a corpus. The same arguments give the same sequences in the same order."""
+    @cached_property
+    def mean_length(self) -> float:
+        """Return the mean number of tokens of the training sequences, without padding after examples."""
+        if not self.has_examples:
+            return self.arguments.sequence_length
+        return total(self.train, "num_tokens") / len(self.train)
+
+
+def load_data(arguments: DataArguments, start_token_id: int | None = None) -> Data:
+    """
+    Load, split, tokenize and cut a corpus. The same arguments give the same sequences in the same order.
+
+    `start_token_id` is that of the model. It is left out at the beginning of chats.
+    """
     if arguments.tokenizer is not None and arguments.vocab_size != DataArguments.vocab_size:
         logger.info("`vocab_size` (%d) has no effect, because no tokenizer is trained.", arguments.vocab_size)
     if arguments.tokenizer is None and arguments.streaming:
@@ -58,7 +77,9 @@ def load_data(arguments: DataArguments) -> Data:
     corpus = load_corpus(arguments)
     tokenizer = _load_tokenizer(corpus.train, arguments)
     # The validation split is made first: it is small, and if it has errors, they are found early.
-    validation, validation_facts = _make_sequences(corpus.validation, "validation", tokenizer, arguments)
+    validation, validation_facts = _make_sequences(
+        corpus.validation, "validation", tokenizer, arguments, start_token_id
+    )
     facts = {
         "corpus": arguments.name,
         "packing": arguments.packing,
@@ -69,7 +90,7 @@ def load_data(arguments: DataArguments) -> Data:
     if arguments.streaming:
         facts["train"] = {"streamed_files": corpus.train.rows.num_shards}
         return Data(arguments, corpus.train, validation, tokenizer, facts)
-    train, train_facts = _make_sequences(corpus.train, "train", tokenizer, arguments)
+    train, train_facts = _make_sequences(corpus.train, "train", tokenizer, arguments, start_token_id)
     num_empty = corpus.num_rows - train_facts["documents"] - validation_facts["documents"]
     if num_empty:
         logger.info("%d of %d documents have no text, and are skipped.", num_empty, corpus.num_rows)
@@ -81,9 +102,11 @@ def load_data(arguments: DataArguments) -> Data:
     return Data(arguments, train, validation, tokenizer, facts)
 
 
-def _load_tokenizer(texts: Iterable[str], arguments: DataArguments) -> PreTrainedTokenizerBase:
+def _load_tokenizer(texts: Split, arguments: DataArguments) -> PreTrainedTokenizerBase:
     if arguments.tokenizer is not None:
         return load_tokenizer(arguments.tokenizer)
+    if texts.column == EXAMPLE:
+        raise ValueError(f"{arguments.name} has examples, for fine-tuning of a model. Set `init_from` or `tokenizer`.")
     if arguments.context_marks is not None:
         texts = (split_context(text, arguments.context_marks)[0] for text in texts)
     return train_tokenizer(texts, arguments.vocab_size)
@@ -133,21 +156,29 @@ def check_data_of_run(data: Data, folder: Path, results: dict[str, Any]) -> None
 
 
 def _make_sequences(
-    texts: Split, split: str, tokenizer: PreTrainedTokenizerBase, arguments: DataArguments
+    texts: Split,
+    split: str,
+    tokenizer: PreTrainedTokenizerBase,
+    arguments: DataArguments,
+    start_token_id: int | None,
 ) -> tuple[Dataset | PackedRows, dict[str, int]]:
     """Return the sequences of a split, and the numbers of its documents, bytes, tokens and sequences."""
     num_workers = arguments.preprocessing_num_workers
-    documents = encode_documents(
-        texts.rows, tokenizer, split == "validation", num_workers, arguments.context_marks, texts.select
-    )
+    if texts.column == EXAMPLE:
+        documents = _encode_examples(texts, split, tokenizer, arguments, start_token_id)
+    else:
+        documents = encode_documents(
+            texts.rows, tokenizer, split == "validation", num_workers, arguments.context_marks, texts.select
+        )
     if not len(documents):
         raise no_text_error(split, arguments)
     length = arguments.sequence_length
     rows: Dataset | PackedRows
-    if arguments.packing == "documents":
-        rows, left_out = pad(
-            documents, length, tokenizer.eos_token_id, split, arguments.drop_long_documents, num_workers
-        )
+    if texts.column == EXAMPLE:
+        rows, left_out = leave_out_long(documents, length, split, arguments.drop_long_documents)
+    elif arguments.packing == "documents":
+        rows, left_out = leave_out_long(documents, length, split, arguments.drop_long_documents)
+        rows = pad(rows, length, tokenizer.eos_token_id, num_workers)
         columns = {"input_ids", "labels"} | ({"num_bytes"} if split == "validation" else set())
         rows = rows.select_columns(sorted(columns.intersection(rows.column_names)))
     else:
@@ -160,6 +191,39 @@ def _make_sequences(
         "sequences": len(rows),
         **left_out,
     }
+
+
+def _encode_examples(
+    texts: Split,
+    split: str,
+    tokenizer: PreTrainedTokenizerBase,
+    arguments: DataArguments,
+    start_token_id: int | None,
+) -> Dataset:
+    """Return the encoded examples of a split. An error names the row of an example that cannot be used."""
+    if arguments.packing == "packed":
+        raise ValueError(f"{arguments.name} has examples, which are not packed. Set `packing=documents`.")
+    if arguments.context_marks is not None:
+        raise ValueError(f"{arguments.name} has examples, which need no marks. Remove `context_marks`.")
+    try:
+        return encode_examples(texts.rows, tokenizer, texts.select, start_token_id, arguments.preprocessing_num_workers)
+    except ExampleError as error:
+        example, problem = error.args
+        row = texts.rows[EXAMPLE][:].index(example)
+        place = _find_row(row, split, arguments)
+        raise ValueError(f"{place} cannot be used. {problem} Correct or remove the row.") from error
+
+
+def _find_row(row: int, split: str, arguments: DataArguments) -> str:
+    """Return the name of a row of a split, counted from 1 in its file."""
+    files = arguments.validation_files if split == "validation" else []
+    if not files and is_hub_name(arguments.corpus[0]):
+        return f"Row {row + 1} of {arguments.name}"
+    for file in find_files(files or arguments.corpus):
+        if row < (num_rows := len(load_files([file], text_column=arguments.text_column))):
+            break
+        row -= num_rows
+    return f"Row {row + 1} of {file}"
 
 
 def evenly_spaced(num_rows: int, count: int) -> list[int]:

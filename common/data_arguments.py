@@ -22,7 +22,8 @@ class DataArguments(Options):
         ["unicode-names"],
         "Built-in corpus (`unicode-names` or `python-stdlib`); or text, JSONL, CSV or Parquet files, or glob patterns "
         "of such files, also compressed (such as .gz or .xz); or name or folder of a Hub dataset; or a function "
-        "`module:function` that yields pairs (key, text).",
+        "`module:function` that yields pairs (key, text). Data with the columns `messages`, or `prompt` and "
+        "`completion`, or `prefix`, `suffix` and `middle`, are examples for fine-tuning.",
     )
     corpus_config: str | None = option(None, "Configuration of the Hub dataset.")
     corpus_revision: str | None = option(None, "Revision of the Hub dataset.")
@@ -59,7 +60,8 @@ class DataArguments(Options):
     packing: Literal["packed", "documents"] = option(
         "packed",
         "packed: join the documents, each followed by end-of-text, and cut the result into sequences. documents: make "
-        "one sequence of each document, padded with end-of-text.",
+        "one sequence of each document, padded with end-of-text. Examples for fine-tuning need documents, and are not "
+        "padded with tokens that have a loss.",
     )
     sequence_length: int = option(1024, "Number of tokens per sequence.", least=1)
     drop_long_documents: bool = option(

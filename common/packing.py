@@ -103,19 +103,13 @@ class PackedRows:
         return {"input_ids": np.stack(rows, dtype=np.int64)}
 
 
-def pad(
-    documents: Dataset,
-    sequence_length: int,
-    end_of_text: int,
-    split: str,
-    drop_long_documents: bool = False,
-    num_workers: int | None = None,
+def leave_out_long(
+    documents: Dataset, sequence_length: int, split: str, drop_long_documents: bool
 ) -> tuple[Dataset, dict[str, int]]:
     """
-    Return one sequence per document, padded with end-of-text, and the number of documents that were too long.
+    Return the documents that fit into a sequence, and the number of documents that were too long.
 
-    Documents that are too long are an error, unless `drop_long_documents` is set and some documents fit. The `labels`
-    of the documents, if any, are padded as well. `num_workers` is as in `encode_documents`.
+    Documents that are too long are an error, unless `drop_long_documents` is set and some documents fit.
     """
     sizes = documents.with_format("numpy")["num_tokens"][:]
     is_long = sizes > sequence_length
@@ -123,23 +117,27 @@ def pad(
         raise ValueError(
             f"`packing=documents` makes one sequence of each document, but {is_long.sum()} of {len(sizes)} {split} "
             f"documents are longer than `sequence_length` ({sequence_length}), including end-of-text. The documents "
-            f"have {sizes.min()} to {sizes.max()} tokens. Set `packing=packed`, or increase `sequence_length` if the "
-            "model supports longer sequences. For training, `drop_long_documents` leaves them out, unless all "
-            "documents are too long."
+            f"have {sizes.min()} to {sizes.max()} tokens. Increase `sequence_length` if the model supports longer "
+            "sequences, or set `drop_long_documents` to leave them out (unless all are too long). Plain text can also "
+            "be packed (`packing=packed`)."
         )
     if is_long.any():
         logger.warning(
             "%s: %d of %d documents are longer than a sequence, and are left out.", split, is_long.sum(), len(sizes)
         )
         documents = documents.select(np.flatnonzero(~is_long))
-    rows = documents.map(
+    return documents, {"left_out_documents": int(is_long.sum())}
+
+
+def pad(documents: Dataset, sequence_length: int, end_of_text: int, num_workers: int | None = None) -> Dataset:
+    """Return one sequence per document. `input_ids` and, if there are any, `labels` are padded with end-of-text."""
+    return documents.map(
         versioned(_pad_columns),
         batched=True,
         fn_kwargs={"sequence_length": sequence_length, "end_of_text": end_of_text},
         num_proc=num_workers,
         desc="Padding",
     )
-    return rows, {"left_out_documents": int(is_long.sum())}
 
 
 def _pad_columns(columns: dict[str, list], sequence_length: int, end_of_text: int) -> dict[str, list]:

@@ -4,6 +4,7 @@
 
 import glob
 import hashlib
+import json
 import logging
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -18,6 +19,7 @@ from fsspec.core import OpenFile, get_compression
 from fsspec.implementations.local import LocalFileSystem
 
 from common.caching import versioned
+from common.examples import find_example_columns, make_examples
 from common.files import hash_file
 
 logger = logging.getLogger(__name__)
@@ -86,8 +88,9 @@ def load_files(
             return _load_texts(files, sample_by, streaming, num_proc)
         loaded = _load_tables(files, kinds[0], streaming, num_proc)
     except Exception as error:  # each builder raises its own errors for damaged files and wrong encodings
+        odd_row = _find_odd_row(files) if kinds == ["json"] else ""
         raise ValueError(
-            f"{names} cannot be read as {kinds[0]} in UTF-8, or be cached. Check the files. (Cause: "
+            f"{names} cannot be read as {kinds[0]} in UTF-8, or be cached. {odd_row}Check the files. (Cause: "
             f"{error.__cause__ or error})"
         ) from error
     return loaded if streaming else keep_text(loaded, text_column)
@@ -130,8 +133,31 @@ def _load_tables(files: list[str], kind: str, streaming: bool, num_proc: int | N
     return load_dataset(kind, data_files=data_files, split="train", streaming=streaming, **options)
 
 
+def _find_odd_row(files: list[str]) -> str:
+    """Describe the first row of JSON Lines that is not an object, or whose values have other types than before."""
+    types: dict[str, type] = {}
+    for file in files:
+        with OpenFile(LocalFileSystem(), file, "rt", get_compression(file, "infer"), encoding="utf-8-sig") as lines:
+            for number, line in enumerate(lines, 1):
+                try:
+                    values = json.loads(line).items() if line.strip() else ()
+                except (ValueError, AttributeError):
+                    return f"Row {number} of {file} must be a JSON object, but is {line:.100}. "
+                for name, value in values:
+                    if value is not None and types.setdefault(name, type(value)) is not type(value):
+                        kinds = f"{types[name].__name__} in earlier rows, but {type(value).__name__}"
+                        return f"`{name}` is {kinds} in row {number} of {file}. "
+    return ""
+
+
 def keep_text(dataset: Dataset, text_column: str) -> Dataset:
-    """Return a dataset that has only the documents, in the column `text`. Log the number of rows without a document."""
+    """
+    Return a dataset that has only the documents, in the column `text`. Log the number of rows without a document.
+
+    A dataset with the columns of examples (see common/examples.py) gets the column `example` instead.
+    """
+    if columns := find_example_columns(dataset.features, text_column):
+        return make_examples(dataset, columns)
     column = check_column(dataset.features, text_column)
     if missing := dataset.data.column(column).null_count:
         logger.warning("%d of %d rows have no %r, and are skipped.", missing, len(dataset), column)
@@ -147,8 +173,13 @@ def check_column(features: Mapping[str, Any], text_column: str) -> str:
         ValueError: If the column does not exist, or does not hold text.
     """
     column = "text" if list(features) == ["text"] else text_column
+    if columns := find_example_columns(features, text_column):
+        raise ValueError(f"Examples (the columns {', '.join(columns)}) cannot be streamed. Remove `streaming`.")
     if column not in features:
-        raise ValueError(f"The corpus has no column {column!r}. Set `text_column` to one of: {', '.join(features)}.")
+        raise ValueError(
+            f"The corpus has no column {column!r}. Set `text_column` to one of: {', '.join(features)}. "
+            "Examples have `messages`, or `prompt` and `completion`, or `prefix`, `suffix` and `middle`."
+        )
     if getattr(features[column], "dtype", None) not in ("string", "large_string"):
         raise ValueError(
             f"Column {column!r} must hold text, but holds {features[column]}. Set `text_column` to another column."

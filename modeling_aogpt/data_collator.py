@@ -135,6 +135,7 @@ class OrderDistribution:
         width: int,
         fractions: torch.Tensor | None = None,
         given_context: torch.BoolTensor | None = None,
+        turns: torch.LongTensor | None = None,
     ) -> tuple[torch.LongTensor, torch.BoolTensor]:
         """
         Return the order (batch, width) of each sample, and a boolean mask (batch, width) of its context.
@@ -149,7 +150,10 @@ class OrderDistribution:
             width: Number of positions.
             fractions: Probability (batch, 1) of the left-to-right order. Defaults to `left_to_right_fraction`.
             given_context: Context (batch, width) given by the data. A sample without any gets a random context with
-                `orders="context_first"`, unless it is left to right, and otherwise none.
+                `orders="context_first"`, unless it is left to right, and otherwise none. The positions of a sample with
+                a given context that are not in it are the gaps of `"gaps_last"`.
+            turns: Number (batch, width) of the turn of each position. Turns follow one another, each with its own
+                context first.
         """
         positions = torch.arange(width, device=samples.device)
         is_padding = positions >= lengths[:, None]
@@ -162,13 +166,17 @@ class OrderDistribution:
             ranks = keys.masked_fill(is_padding, LAST_KEY).argsort(dim=-1, stable=True).argsort(dim=-1)
             is_context = ranks < num_context[:, None]
         if given_context is not None:
-            is_context = torch.where(given_context.any(dim=1, keepdim=True), given_context, is_context)
+            has_given = given_context.any(dim=1, keepdim=True)
+            is_context = torch.where(has_given, given_context, is_context)
+            keys = torch.where(has_given & (self.orders == "gaps_last"), positions, keys)
         keys = torch.where(is_left_to_right, positions, keys)
         keys = torch.where(is_context, positions - width, keys)
         orders = keys.masked_fill(is_padding, LAST_KEY).argsort(dim=-1, stable=True)
         if self._order.has_blocks:
             blocks = self._order.blocks(positions).masked_fill(is_left_to_right, 0)
             orders = group_orders(orders, blocks.masked_fill(is_padding, width))
+        if turns is not None:
+            orders = group_orders(orders, turns.masked_fill(is_padding, width))
         return orders, is_context
 
     def _draw_context_sizes(self, seed: int, samples: torch.LongTensor, lengths: torch.LongTensor) -> torch.LongTensor:
@@ -217,14 +225,18 @@ class DataCollatorForAnyOrderLM:
       worker.
     * `left_to_right_fraction` (optional): replaces the argument of the same name for this sequence. With it, the
       fraction can change during training.
+    * `in_turns` (optional): whether each part of the context is read just before the tokens that follow it, as in a
+      chat. Otherwise, the whole context is read first, so the text after a gap is read before the gap is filled in.
 
-    Pass `remove_unused_columns=False` to `TrainingArguments`. Otherwise, the `Trainer` removes the last two keys.
+    Pass `remove_unused_columns=False` to `TrainingArguments`. Otherwise, the `Trainer` removes the last three keys.
 
     The collator returns a dict with `input_ids`, `orders` and `labels` (-100 at padding), all of shape (batch, n). If a
     sequence was padded, the dict also has an `attention_mask`. Padding is on the right, and is last in each order.
 
     With `orders="context_first"`, the positions that come first are the context. Their labels are -100. If the given
     `labels` of a feature are -100 at some positions, these positions are its context. Otherwise, the context is drawn.
+    With `orders="gaps_last"`, a context that is given in this way also comes first, and the other positions are the
+    gaps, which follow from left to right.
 
     Args:
         pad_token_id (`int`, *optional*): Id with which shorter sequences are padded. Any id of the vocabulary can be
@@ -297,9 +309,14 @@ class DataCollatorForAnyOrderLM:
         padded_labels = _pad(labels, width, -100)
         num_tokens = torch.tensor(lengths)
         is_token = torch.arange(width) < num_tokens[:, None]
-        is_given = is_token & (padded_labels == -100) if self.orders == "context_first" else None
+        is_given = turns = None
+        if self.orders in ("context_first", "gaps_last"):
+            is_given = is_token & (padded_labels == -100)
+            in_turns = torch.tensor([bool(feature.get("in_turns", False)) for feature in features])
+            is_start = is_given & ~torch.nn.functional.pad(is_given[:, :-1], (1, 0))
+            turns = is_start.cumsum(dim=1) * in_turns[:, None]
         fractions = torch.tensor(fractions, dtype=torch.float64)[:, None]
-        orders, is_context = distribution.draw(self.seed, samples, num_tokens, width, fractions, is_given)
+        orders, is_context = distribution.draw(self.seed, samples, num_tokens, width, fractions, is_given, turns)
         batch = {
             "input_ids": _pad(ids, width, self.pad_token_id or 0),
             "orders": orders,

@@ -25,7 +25,7 @@ from transformers.modeling_outputs import BaseModelOutput, CausalLMOutputWithPas
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, PreTrainedModel
 from transformers.processing_utils import Unpack
-from transformers.utils import ModelOutput, TransformersKwargs, can_return_tuple
+from transformers.utils import ModelOutput, TransformersKwargs, can_return_tuple, logging
 from transformers.utils.output_capturing import capture_outputs
 
 from .causal_inputs import CACHE_NAME, check_last_position, check_old_cache_name, prepare_causal_inputs
@@ -57,6 +57,8 @@ from .validation import (
     prepare_labels,
     should_validate,
 )
+
+logger = logging.get_logger(__name__)
 
 Frequencies = tuple[torch.Tensor, float]  # rotary frequencies (head_dim / 2,), factor that scales cosines and sines
 Rotation = tuple[torch.Tensor, torch.Tensor]  # cosines and sines (batch, 1, rows, head_dim)
@@ -750,6 +752,11 @@ class AOGPTForAnyOrderLM(AOGPTWithHead, AnyOrderGenerationMixin, AnyOrderInfilli
             ValueError: If an id is out of range, a sequence is too long, or an order is not a permutation.
         """
         check_forward_arguments(self, kwargs)
+        if self.training and labels is not None and orders is None and not torch.compiler.is_compiling():
+            logger.warning_once(
+                "The model is trained only left to right, because it gets `labels` without `orders`. "
+                "DataCollatorForAnyOrderLM draws orders. For left-to-right training, set its `orders='left_to_right'`."
+            )
         output, orders = self.forward_by_rank(input_ids, orders, attention_mask, **kwargs)
         if labels is not None:
             labels = prepare_labels(self, labels, input_ids, attention_mask)

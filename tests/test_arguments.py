@@ -380,7 +380,7 @@ def test_home_folders_are_expanded(config: Path, monkeypatch: pytest.MonkeyPatch
 
 def parse_recipe(path: Path, folder: Path) -> tuple[Architecture, DataArguments, TrainingArguments]:
     """Parse a recipe. If it continues a model, this is a model in `folder`, of which only the configuration exists."""
-    if path.stem not in ("from_causal", "from_causal_trial", "gaps_last"):
+    if path.stem not in ("finetune", "from_causal", "from_causal_trial", "gaps_last"):
         return parse_arguments([str(path)])
     missing = pytest.raises(ValueError, match=r"There is no model '(models/any-order|runs/book)'")
     with pytest.MonkeyPatch.context() as patch, missing:

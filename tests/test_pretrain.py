@@ -683,6 +683,7 @@ def test_usage_is_that_of_the_steps_since_the_last_log() -> None:
     run = SimpleNamespace(
         training=SimpleNamespace(batch_size=5),
         settings={"sequence_length": 10},
+        data=SimpleNamespace(mean_length=10),
         progress=TrainingProgress(step=30, train_seconds=9.0, device_seconds=18.0),  # of two processes
         accelerator=SimpleNamespace(device=torch.device("cpu")),
         model=SimpleNamespace(config=AOGPTConfig()),

@@ -76,3 +76,14 @@ def test_lora_trains_only_its_adapters(tmp_path: Path) -> None:
     merged = again.merge_and_unload()
     assert isinstance(merged, AOGPTForAnyOrderLM)
     torch.testing.assert_close(merged(ids, orders=orders).logits, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_labels_without_orders_are_warned_of_in_training_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    warnings: list[str] = []
+    monkeypatch.setattr("modeling_aogpt.modeling_aogpt.logger.warning_once", warnings.append)
+    model, ids = random_model().train(), torch.tensor([ROWS[4]["input_ids"]])
+    model(**COLLATOR([ROWS[4]]))
+    model.eval()(ids, labels=ids)
+    assert not warnings
+    model.train()(ids, labels=ids)
+    assert ["DataCollatorForAnyOrderLM" in warning for warning in warnings] == [True]

@@ -45,7 +45,8 @@ class TrainingArguments(Options):
         "Training orders. random: an order drawn for each sequence. left_to_right: left to right. shared: one random "
         "order for all sequences. context_first: first a random subset of the positions (the context) from left to "
         "right and without loss, then the other positions in random order. gaps_last: first all positions outside "
-        "random gaps, then those in the gaps, both from left to right.",
+        "random gaps, then those in the gaps, both from left to right. In examples for fine-tuning, the context is "
+        "given, and the answers are the gaps.",
     )
     block_length: int | None = option(None, "Predict contiguous blocks of this length from left to right.", least=1)
     stride: int | None = option(

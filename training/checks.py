@@ -4,6 +4,7 @@
 
 from pathlib import Path
 
+from common.data import Data
 from common.data_arguments import DataArguments
 from modeling_aogpt.configuration_aogpt import MAX_SIZES
 from modeling_aogpt.data_collator import OrderDistribution
@@ -49,6 +50,21 @@ def check_arguments(model: Architecture, data: DataArguments, training: Training
     _check_objective(model, training)
     # The configuration checks the architecture. The vocabulary is not known yet, so any `start_token_id` is accepted.
     build_config(model, vocab_size=MAX_SIZES["vocab_size"], num_valid_tokens=1)
+
+
+def check_examples(data: Data, model: Architecture, training: TrainingArguments) -> None:
+    """Raise a `ValueError` if the corpus has examples that cannot be learned with the architecture and the orders."""
+    if not data.has_examples:
+        return
+    if model["architecture"] == "encoder":
+        raise ValueError(f"{data.arguments.name} has examples, which need `architecture=decoder`.")
+    allowed = ("gaps_last", "context_first") + ("left_to_right",) * data.validation[0]["in_turns"]
+    if training.orders not in allowed:
+        raise ValueError(
+            f"`orders` must be one of {', '.join(allowed)} for these examples, whose context comes before the answers, "
+            f"but is {training.orders}. Set `orders=gaps_last` to predict answers from left to right, or "
+            "`orders=context_first` to predict them in random orders."
+        )
 
 
 def _check_folders(data: DataArguments, training: TrainingArguments) -> None:

@@ -40,7 +40,10 @@ class OrderDraws:
     def __init__(self, training: TrainingArguments) -> None:
         self.training = training
         self._collator = DataCollatorForAnyOrderLM(
-            **order_settings(training), seed=training.seed, left_to_right_fraction=training.left_to_right_fraction
+            pad_token_id=0,  # of examples, which have different lengths; any id can be used
+            **order_settings(training),
+            seed=training.seed,
+            left_to_right_fraction=training.left_to_right_fraction,
         )
 
     def __call__(self, features: Sequence[Mapping[str, object]]) -> dict[str, torch.Tensor]:

@@ -35,7 +35,7 @@ def evaluate(model: Model, rows: Dataset, training: TrainingArguments, accelerat
     Returns:
         A dictionary with the bits per byte `left_to_right` (decoders only) and `any_order`, and the number of
         `sequences`, `bytes` and `seconds`. Bits per byte are the sum of the nats of all sequences, divided by ln 2 and
-        by the sum of their bytes.
+        by the sum of their bytes. Of examples, only the answers are scored, given the context.
     """
     started = time.perf_counter()
     numbers = evenly_spaced(len(rows), training.eval_sequences or len(rows))
@@ -51,6 +51,8 @@ def evaluate(model: Model, rows: Dataset, training: TrainingArguments, accelerat
         totals[0] += sum(batch["num_bytes"])
         if is_encoder:
             totals[1] += _encoder_nats(model, batch["input_ids"], samples, num_rows)
+        elif "in_turns" in batch:
+            totals[1:] += _answer_nats(model, batch, chosen)
         else:
             totals[1:] += _decoder_nats(model, batch["input_ids"], chosen)
     num_bytes, *nats = torch.tensor(gather_object([totals.tolist()]), dtype=torch.float64).sum(dim=0).tolist()
@@ -73,6 +75,19 @@ def _decoder_nats(model: AOGPTForAnyOrderLM, sequences: list[list[int]], numbers
     input_ids, orders = batch["input_ids"].to(model.device), batch["orders"].to(model.device)
     scores = [model.log_likelihood(input_ids, orders=order) for order in ("left_to_right", orders)]
     return torch.stack([-score.log_likelihood.double().sum().cpu() for score in scores])
+
+
+def _answer_nats(model: AOGPTForAnyOrderLM, rows: dict[str, list], numbers: list[int]) -> torch.Tensor:
+    """Return what `_decoder_nats` does, for the answers of examples given their context."""
+    features = [dict(zip(rows, row, strict=True)) for row in zip(*rows.values(), strict=True)]
+    features = [feature | {"order_seed": number} for feature, number in zip(features, numbers, strict=True)]
+    nats = []
+    for orders in ("gaps_last", "context_first"):  # the answers left to right, and in random orders
+        collator = DataCollatorForAnyOrderLM(0, orders, left_to_right_fraction=0.0, seed=ORDER_SEED)
+        batch = {name: values.to(model.device) for name, values in collator(features).items()}
+        scores = model.log_likelihood(batch["input_ids"], batch["orders"], attention_mask=batch.get("attention_mask"))
+        nats.append(-scores.token_log_likelihood[batch["labels"] != -100].double().sum().cpu())
+    return torch.stack(nats)
 
 
 def _encoder_nats(model: MDMEncoderForMaskedLM, sequences: list[list[int]], samples: range, num_rows: int) -> float:

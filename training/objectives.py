@@ -54,9 +54,13 @@ class AnyOrderObjective(Objective):
         orders: torch.LongTensor,
         labels: torch.LongTensor | None = None,
         num_items_in_batch: torch.Tensor | None = None,
+        attention_mask: torch.LongTensor | None = None,
     ) -> torch.Tensor:
         """
-        Return the loss of sequences without padding. `input_ids`, `orders` and `labels` have shape (batch, n).
+        Return the loss of sequences. `input_ids`, `orders` and `labels` have shape (batch, n).
+
+        Padding must be on the right, last in the orders, and have the label -100, as in the batches of the data
+        collator. No token attends to it then, so `attention_mask`, which is part of these batches, is not needed.
 
         `labels` defaults to `input_ids`. Tokens with the label -100 are not part of the loss. The sum of the losses of
         the other tokens is divided by `num_items_in_batch`, which defaults to their number.

@@ -18,6 +18,7 @@ from collections import deque
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from tqdm import tqdm
 
 from common.commands import one_line_errors, progress_bar
 from common.data import Data, load_data
+from common.examples import format_example
 from common.files import atomic_folder, lock_folder, make_folder
 from common.hardware import check_precision, hardware, keep_freed_memory, peak_flops, peak_memory, versions
 from common.models import identity_of_weights, save_model
@@ -47,6 +49,7 @@ from training.checkpoints import (
     load_state,
     training_state,
 )
+from training.checks import check_examples
 from training.command_line import parse_arguments
 from training.draws import MaskDraws, OrderDraws
 from training.evaluation import evaluate, read_samples, write_samples
@@ -102,6 +105,7 @@ def set_up(argv: list[str], lock: ExitStack) -> "Pretraining | None":
     """
     architecture, data_arguments, training = parse_arguments(argv)
     settings = to_settings(architecture, data_arguments, training)
+    start_token_id = architecture["start_token_id"]
     accelerator = start_accelerator(
         # A machine that only prepares the data may not support the precision of training, or have the tracker.
         mixed_precision="no" if training.prepare_only else training.mixed_precision,
@@ -118,7 +122,7 @@ def set_up(argv: list[str], lock: ExitStack) -> "Pretraining | None":
 
     if training.prepare_only:
         with in_turn(accelerator):
-            logger.info("The corpus is prepared: %s.", load_data(data_arguments).facts)
+            logger.info("The corpus is prepared: %s.", load_data(data_arguments, start_token_id).facts)
         return None
     with together(accelerator):
         if accelerator.is_main_process:  # before the slow load_data, to fail early
@@ -131,14 +135,24 @@ def set_up(argv: list[str], lock: ExitStack) -> "Pretraining | None":
         with in_turn(accelerator):
             check_tokenizer(load_tokenizer(data_arguments.tokenizer), architecture, data_arguments, training)
     with in_turn(accelerator):
-        data = load_data(data_arguments)
+        data = load_data(data_arguments, start_token_id)
     check_same_everywhere(corpus=data.facts)
+    check_examples(data, architecture, training)
+    if accelerator.is_main_process and data.has_examples:
+        show_examples(data)
     run = Pretraining(architecture, training, data, settings, accelerator, checkpoint)
     if accelerator.is_main_process:
         with atomic_folder(training.output_dir / "tokenizer") as folder:
             data.tokenizer.save_pretrained(folder)
     start_tracker(accelerator, training.tracker, training.output_dir, settings, run.progress.step, run.tracker_id)
     return run
+
+
+def show_examples(data: Data) -> None:
+    """Print the first three examples, with their answers in another colour or in brackets."""
+    for number, row in enumerate(islice(data.train, 3), 1):
+        text = format_example(row["input_ids"], row["labels"], data.tokenizer, sys.stderr.isatty())
+        print(f"Example {number} of {len(data.train)}:\n{text}\n", file=sys.stderr)
 
 
 class Pretraining:
@@ -372,7 +386,7 @@ class Pretraining:
         They are those of the steps after `since`, which defaults to the start of the run.
         """
         since, progress = since or TrainingProgress(), self.progress
-        num_tokens = (progress.step - since.step) * self.training.batch_size * self.settings["sequence_length"]
+        num_tokens = (progress.step - since.step) * self.training.batch_size * self.data.mean_length
         usage = {
             "tokens_per_second": num_tokens / (progress.train_seconds - since.train_seconds),
             "peak_memory_gb": peak_memory(self.accelerator.device) / 1e9,
@@ -449,7 +463,7 @@ class Pretraining:
             "num_parameters": model.num_parameters(),
             "steps": progress.step,
             "sequences": progress.step * training.batch_size,
-            "tokens": progress.step * training.batch_size * self.settings["sequence_length"],
+            "tokens": round(progress.step * training.batch_size * self.data.mean_length),
             "train_seconds": round(progress.train_seconds, 1),
             **{key: round(value, 4) for key, value in self.usage().items()},
             "loss_curve": loss_curve(progress.losses, training),

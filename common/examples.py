@@ -1,0 +1,200 @@
+# Copyright 2026 The AO-GPT package authors.
+# SPDX-License-Identifier: Apache-2.0
+"""
+Examples for fine-tuning: chats, prompts with completions, and texts with a gap. Their columns tell them apart.
+
+Every example becomes one sequence. Its context is given, and has the label -100; its answers are predicted. An example
+is a row of a dataset; until it is encoded, it is one string of JSON, which is split and hashed as a document is.
+"""
+
+import json
+import re
+from collections.abc import Callable, Iterable
+from functools import lru_cache
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from datasets import Dataset, Features, Sequence, Value
+from transformers import PreTrainedTokenizerBase
+
+from common.caching import code_version, versioned
+from modeling_aogpt import tokenization
+from modeling_aogpt.infill import encode_parts, words_include_space
+
+EXAMPLE = "example"  # column with examples as JSON
+KINDS = (("messages",), ("prompt", "completion"), ("prefix", "suffix", "middle"))
+MESSAGES = 'a list of messages such as {"role": "user", "content": "Hello"}'
+GENERATION = re.compile(r"\{%-?\s*generation\s*-?%\}")  # the mark of an answer in a chat template
+GREY, GREEN, RESET = "\033[90m", "\033[32m", "\033[0m"
+
+Parts = list[tuple[str, bool]]  # consecutive parts of a text, and whether each is an answer
+
+
+class ExampleError(ValueError):
+    """Error in an example. The arguments are the example as JSON, and a sentence about the problem."""
+
+
+def find_example_columns(features: Iterable[str], text_column: str) -> tuple[str, ...] | None:
+    """Return the columns of the examples in a dataset, or None if it has documents instead."""
+    features = set(features)
+    return None if text_column in features else next((kind for kind in KINDS if features.issuperset(kind)), None)
+
+
+def make_examples(dataset: Dataset, columns: tuple[str, ...]) -> Dataset:
+    """Return a dataset of examples in the column `EXAMPLE`."""
+    return dataset.map(
+        versioned(_to_json),
+        batched=True,
+        fn_kwargs={"columns": columns},
+        remove_columns=dataset.column_names,
+        features=Features({EXAMPLE: Value("string")}),
+        desc="Reading examples",
+    )
+
+
+def _to_json(rows: dict[str, list], columns: tuple[str, ...]) -> dict[str, list[str]]:
+    values = zip(*(rows[column] for column in columns), strict=True)
+    return {EXAMPLE: [json.dumps(dict(zip(columns, row, strict=True)), ensure_ascii=False) for row in values]}
+
+
+def encode_examples(
+    examples: Dataset,
+    tokenizer: PreTrainedTokenizerBase,
+    select: Callable[[Iterable[str]], list[str]],
+    start_token_id: int | None = None,
+    num_workers: int | None = None,
+) -> Dataset:
+    """
+    Return a dataset with the columns `input_ids`, `labels`, `in_turns`, `num_tokens` and `num_bytes` of examples.
+
+    `labels` are -100 in the context. `in_turns` is described in [`DataCollatorForAnyOrderLM`]. `num_bytes` is the
+    number of UTF-8 bytes of the answers, plus one. A start token at the beginning of a chat is left out, because the
+    model adds it.
+
+    Raises:
+        ExampleError: If an example does not have the expected form.
+    """
+    numbers = Sequence(Value("int32"))
+    columns = {"input_ids": numbers, "labels": numbers, "in_turns": Value("bool")}
+    return examples.map(
+        versioned(_encode_batch, code_version([Path(tokenization.__file__).parent])),
+        batched=True,
+        input_columns=EXAMPLE,
+        remove_columns=examples.column_names,
+        features=Features(columns | {"num_tokens": Value("int64"), "num_bytes": Value("int64")}),
+        fn_kwargs={"tokenizer": tokenizer, "select": select, "start_token_id": start_token_id},
+        num_proc=num_workers,
+        desc="Tokenizing",
+    )
+
+
+def _encode_batch(
+    examples: list[str], tokenizer: PreTrainedTokenizerBase, select: Callable, start_token_id: int | None
+) -> dict[str, list]:
+    rows = [encode_example(example, tokenizer, start_token_id) for example in select(examples)]
+    answers = [[token for token in row["labels"] if token != -100] for row in rows]
+    texts = tokenizer.batch_decode(answers, skip_special_tokens=True)
+    return {
+        **{name: [row[name] for row in rows] for name in ("input_ids", "labels", "in_turns")},
+        "num_tokens": [len(row["input_ids"]) for row in rows],
+        "num_bytes": [len(text.encode()) + 1 for text in texts],
+    }
+
+
+def encode_example(example: str, tokenizer: PreTrainedTokenizerBase, start_token_id: int | None) -> dict[str, Any]:
+    """
+    Return `input_ids`, `labels` and `in_turns` of an example. See [`encode_examples`].
+
+    End-of-text follows the last answer, unless the chat template ends answers with it, or the answer is a gap.
+    """
+    values = json.loads(example)
+    try:
+        if "middle" in values:
+            ids, is_answer = _encode(_split_gap(values, tokenizer), tokenizer)
+        elif "messages" in values:
+            ids, is_answer = _encode_chat(_check_messages("messages", values["messages"]), tokenizer)
+        else:
+            ids, is_answer = _encode(_split_completion(values["prompt"], values["completion"], tokenizer), tokenizer)
+        if not any(is_answer):
+            raise ValueError("An example needs an answer, but this one has none.")
+        if tokenizer.mask_token_id in ids:
+            raise ValueError(f"An example must not contain the mask token ({tokenizer.mask_token}), but this one does.")
+    except Exception as error:  # chat templates raise errors of their own
+        raise ExampleError(example, str(error)) from error
+    if ids[0] == start_token_id and not is_answer[0]:
+        ids, is_answer = ids[1:], is_answer[1:]
+    labels = [token if answer else -100 for token, answer in zip(ids, is_answer, strict=True)]
+    if "middle" not in values and tokenizer.eos_token_id not in labels:
+        ids, labels = [*ids, tokenizer.eos_token_id], [*labels, tokenizer.eos_token_id]
+    return {"input_ids": ids, "labels": labels, "in_turns": "middle" not in values}
+
+
+def _encode(parts: Parts, tokenizer: PreTrainedTokenizerBase) -> tuple[list[int], list[bool]]:
+    """Return the ids of a text, and whether each is part of an answer. No token is in two parts."""
+    encoded = encode_parts([text for text, _ in parts], tokenizer)
+    is_answer = [answer for (_, answer), ids in zip(parts, encoded, strict=True) for _ in ids]
+    return [token for ids in encoded for token in ids], is_answer
+
+
+def _encode_chat(messages: list[dict[str, str]], tokenizer: PreTrainedTokenizerBase) -> tuple[list[int], list[bool]]:
+    """Return what `_encode` does. Without generation marks in the chat template, the last message is the answer."""
+    if not GENERATION.search(_find_template(tokenizer)):
+        if messages[-1]["role"] != "assistant":
+            raise ValueError(f"The last message must be of the assistant, but is of {messages[-1]['role']!r}.")
+        return _encode(_split_completion(messages[:-1], messages[-1:], tokenizer), tokenizer)
+    chat = tokenizer.apply_chat_template(messages, return_dict=True, return_assistant_tokens_mask=True)
+    return list(chat["input_ids"]), list(map(bool, chat["assistant_masks"]))
+
+
+def _find_template(tokenizer: PreTrainedTokenizerBase) -> str:
+    if tokenizer.chat_template is None:
+        raise ValueError("Messages need a chat template, but the tokenizer has none. Set its `chat_template`.")
+    return tokenizer.get_chat_template()
+
+
+def _split_completion(prompt: Any, completion: Any, tokenizer: PreTrainedTokenizerBase) -> Parts:
+    if isinstance(prompt, str) and isinstance(completion, str):
+        return [(prompt, False), (completion, True)]
+    if isinstance(prompt, str) or isinstance(completion, str):
+        given = f"{prompt!r:.100} and {completion!r:.100}"
+        raise ValueError(f"`prompt` and `completion` must both be text, or both {MESSAGES}, but are {given}.")
+    prompt, completion = _check_messages("prompt", prompt), _check_messages("completion", completion)
+    _find_template(tokenizer)
+    before = tokenizer.apply_chat_template(prompt, tokenize=False, add_generation_prompt=True)
+    text = tokenizer.apply_chat_template(prompt + completion, tokenize=False)
+    if not text.startswith(before):
+        raise ValueError("The chat template must keep the prompt as it is before an answer, but changes it.")
+    return [(before, False), (text[len(before) :], True)]
+
+
+def _split_gap(values: dict[str, Any], tokenizer: PreTrainedTokenizerBase) -> Parts:
+    for name, value in values.items():
+        if not isinstance(value, str):
+            raise ValueError(f"`{name}` must be text, but is {value!r}.")
+    prefix, middle = values["prefix"], values["middle"]
+    if middle and prefix.endswith(" ") and _includes_space(tokenizer):  # `infill` leaves the space to the gap, too
+        prefix, middle = prefix[:-1], f" {middle}"
+    return [(prefix, False), (middle, True), (values["suffix"], False)]
+
+
+_includes_space = lru_cache(maxsize=1)(words_include_space)  # reads the whole vocabulary
+
+
+def _check_messages(name: str, messages: Any) -> list[dict[str, str]]:
+    """Return messages with only the keys that have values. Raise a `ValueError` if they are not messages."""
+    is_list = isinstance(messages, list) and messages and all(isinstance(message, dict) for message in messages)
+    for key in ("role", "content"):
+        if not is_list or not all(isinstance(message.get(key), str) for message in messages):
+            raise ValueError(f"`{name}` must be {MESSAGES}, but is {messages!r:.200}.")
+    return [{key: value for key, value in message.items() if value is not None} for message in messages]
+
+
+def format_example(ids: list[int], labels: list[int], tokenizer: PreTrainedTokenizerBase, colours: bool) -> str:
+    """Return the text of an example: context in grey and answers in green, or answers in double brackets."""
+    answer, context = ((GREEN, RESET), (GREY, RESET)) if colours else (("[[", "]]"), ("", ""))
+    text = ""
+    for is_context, run in groupby(zip(ids, labels, strict=True), lambda pair: pair[1] == -100):
+        opening, closing = context if is_context else answer
+        text += f"{opening}{tokenizer.decode([token for token, _ in run])}{closing}"
+    return text

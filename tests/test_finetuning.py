@@ -1,0 +1,306 @@
+# Copyright 2026 The AO-GPT package authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Fine-tuning on examples: what is context and what has a loss, orders, errors, and runs."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from datasets import Dataset
+from transformers import PreTrainedTokenizerBase
+
+from common.data import Data, load_data
+from common.data_arguments import DataArguments
+from common.examples import encode_example, format_example
+from common.tokenizers import train_tokenizer, vocabulary_arguments
+from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM, DataCollatorForAnyOrderLM
+from modeling_aogpt.infill import encode_between_masks
+from tests.training_runs import results, train
+
+TEXT = "the user says hello and the assistant answers in a few words, then the user asks again about 12 cats\n"
+MARKED = (
+    "{% for m in messages %}{{ m.role + ':\n' }}{% if m.role == 'assistant' %}"
+    "{% generation %}{{ m.content + '<|endoftext|>' }}{% endgeneration %}{% else %}{{ m.content + '<|endoftext|>' }}"
+    "{% endif %}{{ '\n' }}{% endfor %}{% if add_generation_prompt %}{{ 'assistant:\n' }}{% endif %}"
+)
+UNMARKED = re.sub(r"\{% (end)?generation %\}", "", MARKED)
+CHAT = [
+    {"role": "user", "content": "hello"},
+    {"role": "assistant", "content": "words"},
+    {"role": "user", "content": "again"},
+    {"role": "assistant", "content": "12 cats"},
+]
+CHAT_TEXT = (
+    "user:\nhello<|endoftext|>\nassistant:\nwords<|endoftext|>\nuser:\nagain<|endoftext|>\n"
+    "assistant:\n12 cats<|endoftext|>\n"
+)
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> PreTrainedTokenizerBase:
+    tokenizer = train_tokenizer([TEXT], 280)
+    tokenizer.chat_template = MARKED
+    return tokenizer
+
+
+@pytest.fixture(scope="module")
+def model_folder(tokenizer: PreTrainedTokenizerBase, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("model")
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "max_position_embeddings": 64}
+    config = AOGPTConfig(
+        **vocabulary_arguments(tokenizer), **sizes, position_encoding="rotary", target_injection="none"
+    )
+    AOGPTForAnyOrderLM(config).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+def encode(tokenizer: PreTrainedTokenizerBase, **values: Any) -> tuple[list[int], list[int], bool]:
+    row = encode_example(json.dumps(values), tokenizer, None)
+    return row["input_ids"], row["labels"], row["in_turns"]
+
+
+def answers(ids: list[int], labels: list[int], tokenizer: PreTrainedTokenizerBase) -> list[str]:
+    """Return the texts of the answers, and check that labels are ids."""
+    assert all(label in (-100, token) for token, label in zip(ids, labels, strict=True))
+    return re.findall(r"\[\[(.*?)\]\]", format_example(ids, labels, tokenizer, colours=False), re.DOTALL)
+
+
+# -------------------------------------------------------------------------------------------------------- examples
+
+
+def test_only_the_answers_of_a_chat_have_labels(tokenizer: PreTrainedTokenizerBase) -> None:
+    ids, labels, in_turns = encode(tokenizer, messages=CHAT)
+    assert ids == tokenizer(CHAT_TEXT).input_ids
+    assert answers(ids, labels, tokenizer) == ["words<|endoftext|>", "12 cats<|endoftext|>"]
+    assert in_turns
+
+
+def test_without_marks_in_the_template_only_the_last_message_is_the_answer(tokenizer: PreTrainedTokenizerBase) -> None:
+    tokenizer = type(tokenizer)(tokenizer_object=tokenizer.backend_tokenizer, **tokenizer.special_tokens_map)
+    tokenizer.chat_template = UNMARKED
+    for values in ({"messages": CHAT}, {"prompt": CHAT[:-1], "completion": CHAT[-1:]}):
+        ids, labels, _ = encode(tokenizer, **values)
+        assert ids == tokenizer(CHAT_TEXT).input_ids
+        assert answers(ids, labels, tokenizer) == ["12 cats<|endoftext|>\n"]
+        prompt = tokenizer.apply_chat_template(CHAT[:-1], add_generation_prompt=True, return_dict=True).input_ids
+        assert ids[: len(prompt)] == prompt
+
+
+def test_a_completion_follows_the_tokens_of_the_prompt(tokenizer: PreTrainedTokenizerBase) -> None:
+    ids, labels, in_turns = encode(tokenizer, prompt="the user says hel", completion="lo")
+    prompt = tokenizer("the user says hel").input_ids
+    assert ids[: len(prompt)] == prompt  # although "hello" is one token
+    assert labels[: len(prompt)] == [-100] * len(prompt)
+    assert answers(ids, labels, tokenizer) == ["lo<|endoftext|>"]
+    assert in_turns
+
+
+@pytest.mark.parametrize(
+    ("prefix", "middle", "suffix"), [("the user ", "says", " hello"), ("hel", "lo", ""), ("", "a", "b")]
+)
+def test_the_text_around_a_gap_has_the_tokens_of_infill(
+    tokenizer: PreTrainedTokenizerBase, prefix: str, middle: str, suffix: str
+) -> None:
+    ids, labels, in_turns = encode(tokenizer, prefix=prefix, suffix=suffix, middle=middle)
+    before, after = encode_between_masks(f"{prefix}<|mask|>{suffix}", tokenizer)
+    assert tokenizer.decode(ids) == prefix + middle + suffix
+    assert [ids[: len(before)], ids[len(ids) - len(after) :]] == [before, after]
+    assert [label == -100 for label in labels] == [
+        not len(before) <= index < len(ids) - len(after) for index in range(len(ids))
+    ]
+    assert not in_turns
+
+
+def test_the_start_token_is_left_out(tokenizer: PreTrainedTokenizerBase) -> None:
+    row = encode_example(
+        json.dumps({"prompt": "<|endoftext|>hello", "completion": "a"}), tokenizer, tokenizer.eos_token_id
+    )
+    assert tokenizer.decode(row["input_ids"]) == "helloa<|endoftext|>"
+
+
+def test_format_example_has_colours(tokenizer: PreTrainedTokenizerBase) -> None:
+    ids, labels, _ = encode(tokenizer, prompt="hello", completion=" cats")
+    assert (
+        format_example(ids, labels, tokenizer, colours=True) == "\033[90mhello\033[0m\033[32m cats<|endoftext|>\033[0m"
+    )
+
+
+# ---------------------------------------------------------------------------------------------------------- orders
+
+
+def draw(labels: list[int], in_turns: bool, seed: int, **settings: Any) -> list[int]:
+    feature = {"input_ids": [7] * len(labels), "labels": labels, "in_turns": in_turns, "order_seed": seed}
+    batch = DataCollatorForAnyOrderLM(pad_token_id=0, **settings)([feature, {"input_ids": [7] * 9}])
+    assert batch["labels"][0].tolist() == labels + [-100] * (9 - len(labels))
+    return batch["orders"][0].tolist()
+
+
+def test_answers_follow_their_context() -> None:
+    chat = [-100, -100, 7, 7, -100, 7, 7]
+    for seed in range(5):
+        assert draw(chat, True, seed, orders="gaps_last") == list(range(9))
+        assert draw(chat, False, seed, orders="gaps_last") == [0, 1, 4, 2, 3, 5, 6, 7, 8]
+        order = draw(chat, True, seed, orders="context_first", left_to_right_fraction=0.0)
+        assert order[:2] + order[4:5] + order[7:] == [0, 1, 4, 7, 8]
+        assert {*order[2:4]} == {2, 3}
+        order = draw(chat, False, seed, orders="context_first", left_to_right_fraction=0.0)
+        assert order[:3] == [0, 1, 4]
+        assert {*order[3:7]} == {2, 3, 5, 6}
+    assert len({tuple(draw(chat, True, seed, orders="context_first")) for seed in range(20)}) == 4
+    assert draw([7] * 9, False, 0, orders="gaps_last") == draw([7] * 9, True, 0, orders="gaps_last")
+
+
+# ------------------------------------------------------------------------------------------------------------ data
+
+
+def write_rows(path: Path, rows: list[Any]) -> str:
+    path.write_text("\n".join(map(json.dumps, rows)))
+    return str(path)
+
+
+def load(corpus: str, tokenizer: Path, **options: Any) -> Data:
+    options = {"packing": "documents", "sequence_length": 64, "validation_fraction": 0.3} | options
+    return load_data(DataArguments([corpus], tokenizer=str(tokenizer), **options))
+
+
+ROWS = [{"prompt": f"the user asks about {number} cats", "completion": f" words {number}"} for number in range(20)]
+
+
+def test_examples_are_loaded_from_jsonl_and_parquet(model_folder: Path, tmp_path: Path, datasets_cache: None) -> None:
+    data = load(write_rows(tmp_path / "examples.jsonl", ROWS), model_folder)
+    Dataset.from_list(ROWS).to_parquet(tmp_path / "examples.parquet")
+    again = load(str(tmp_path / "examples.parquet"), model_folder)
+    assert data.train[:] == again.train[:]
+    facts = data.facts
+    assert facts["train"]["documents"] + facts["validation"]["documents"] == 20
+    answers_of_train = [data.tokenizer.decode([t for t in row if t != -100]) for row in data.train["labels"]]
+    known = {f"{row['completion']}<|endoftext|>" for row in ROWS}
+    assert set(answers_of_train) < known
+    assert data.validation["num_bytes"][:] == [
+        len(data.tokenizer.decode([t for t in row if t != -100])) - len("<|endoftext|>") + 1
+        for row in data.validation["labels"]
+    ]
+    assert data.mean_length == sum(map(len, data.train["input_ids"])) / len(data.train)
+
+
+def test_examples_that_are_too_long_are_counted(
+    model_folder: Path, tmp_path: Path, datasets_cache: None, caplog: pytest.LogCaptureFixture
+) -> None:
+    corpus = write_rows(tmp_path / "examples.jsonl", [*ROWS, {"prompt": "a" * 80, "completion": "b"}] * 2)
+    with pytest.raises(ValueError, match="drop_long_documents"):
+        load(corpus, model_folder)
+    data = load(corpus, model_folder, drop_long_documents=True, validation_fraction=0.5)
+    assert data.facts["train"]["left_out_documents"] + data.facts["validation"]["left_out_documents"] == 2
+    assert "longer than a sequence" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ([{"messages": CHAT}, {"messages": "hello"}], r"`messages` is list .* str in row 2 of .*second\.jsonl"),
+        ([{"messages": CHAT}, {"messages": [{"role": "user"}]}], r"Row 2 of .*second\.jsonl.*`messages`"),
+        ([{"messages": CHAT[:1]}], r"Row 1 of .*second\.jsonl.*answer"),
+        ([{"prompt": "a", "completion": None}], r"Row 1 of .*second\.jsonl.*`completion`.*text.*None"),
+        ([{"prompt": "a", "completion": ""}], r"answer"),
+        ([{"prompt": "a <|mask|>", "completion": "b"}], r"mask token"),
+        ([{"prefix": "a", "middle": None, "suffix": "c"}], r"`middle`.*None"),
+    ],
+)
+def test_bad_examples_are_errors_that_name_the_row(
+    model_folder: Path, tmp_path: Path, datasets_cache: None, rows: list[Any], message: str
+) -> None:
+    good = {
+        "messages": [{"messages": [{**CHAT[0], "content": word}, CHAT[1]]} for word in TEXT.split()],
+        "prompt": ROWS,
+        "prefix": [{"prefix": word, "middle": " b", "suffix": "c"} for word in TEXT.split()],
+    }
+    write_rows(tmp_path / "first.jsonl", good[next(iter(rows[0]))])
+    write_rows(tmp_path / "second.jsonl", rows)
+    with pytest.raises(ValueError, match=message):
+        load(str(tmp_path / "*.jsonl"), model_folder)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"packing": "packed"}, "packing"),
+        ({"context_marks": "[]"}, "context_marks"),
+        ({"packing": "packed", "streaming": True}, "streaming"),
+        ({"tokenizer": None}, "init_from"),
+    ],
+)
+def test_options_that_examples_do_not_support(
+    model_folder: Path, tmp_path: Path, datasets_cache: None, options: dict[str, Any], message: str
+) -> None:
+    arguments = {"packing": "documents", "tokenizer": str(model_folder)} | options
+    with pytest.raises(ValueError, match=message):
+        load_data(DataArguments([write_rows(tmp_path / "examples.jsonl", ROWS)], **arguments))
+
+
+# ------------------------------------------------------------------------------------------------------------ runs
+
+RECIPE = """
+packing: documents
+sequence_length: 64
+validation_fraction: 0.3
+orders: gaps_last
+max_steps: 6
+batch_size: 4
+learning_rate: 0.01
+warmup_steps: 1
+ema_decay: 0.5
+eval_steps: 3
+save_steps: 2
+num_samples: 0
+tracker: none
+"""
+
+
+def write_recipe(folder: Path, model: Path, rows: list[Any]) -> Path:
+    corpus = write_rows(folder / "examples.jsonl", rows)
+    (folder / "finetune.yaml").write_text(f"{RECIPE}\ninit_from: {model}\ncorpus: {corpus}")
+    return folder / "finetune.yaml"
+
+
+def test_run_learns_the_answers(
+    model_folder: Path, tmp_path: Path, datasets_cache: None, capsys: pytest.CaptureFixture
+) -> None:
+    config = write_recipe(tmp_path, model_folder, ROWS)
+    train(config, tmp_path / "whole")
+    train(config, tmp_path / "passes", "--per_device_batch_size=1")
+    assert "[[ words" in capsys.readouterr().err
+    loss, again = (results(tmp_path / name)["loss_curve"]["loss"] for name in ("whole", "passes"))
+    assert loss == pytest.approx(again)  # although the passes have other lengths
+    (first, last) = results(tmp_path / "whole")["evaluations"]
+    assert last["left_to_right"] < first["left_to_right"]
+
+
+def test_evaluation_scores_only_the_answers(model_folder: Path, tmp_path: Path, datasets_cache: None) -> None:
+    gap = [{"prefix": "the user says", "middle": f" {word}", "suffix": " and"} for word in TEXT.split()]
+    config = write_recipe(tmp_path, model_folder, gap)
+    train(config, tmp_path / "run", "--learning_rate=1e-12")
+    data = load(str(tmp_path / "examples.jsonl"), model_folder)
+    model = AOGPTForAnyOrderLM.from_pretrained(model_folder).eval()
+    nats = 0.0
+    for ids, labels in zip(data.validation["input_ids"], data.validation["labels"], strict=True):
+        is_answer = torch.tensor([labels]) != -100
+        nats -= float(model.conditional_log_likelihood(torch.tensor([ids]), is_answer).log_likelihood)
+    bits = nats / sum(data.validation["num_bytes"]) / torch.log(torch.tensor(2.0)).item()
+    assert results(tmp_path / "run")["evaluations"][-1]["left_to_right"] == pytest.approx(bits, rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("rows", "orders"), [(ROWS, "random"), ([{"prefix": "a", "middle": "b", "suffix": "c"}] * 9, "left_to_right")]
+)
+def test_orders_must_read_the_context_first(
+    model_folder: Path, tmp_path: Path, datasets_cache: None, rows: list[Any], orders: str
+) -> None:
+    (tmp_path / "validation.jsonl").write_text(json.dumps(rows[0]))
+    config = write_recipe(tmp_path, model_folder, rows)
+    with pytest.raises(SystemExit, match="orders=gaps_last"):
+        train(config, tmp_path / "run", f"--orders={orders}", f"--validation_files={tmp_path / 'validation.jsonl'}")

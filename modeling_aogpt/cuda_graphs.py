@@ -118,11 +118,8 @@ class Recordings:
     """
     Recordings of a function of tensors on a GPU, one for each combination of argument shapes.
 
-    The first `num_first_calls` calls with the same shapes only run the function. There must be at least one, because
-    operations may prepare themselves in their first call. The next call makes a recording, which this and all later
-    calls replay.
-
-    With `use_cudnn`, recorded functions may use cuDNN attention. It must not change after the first call.
+    The first `num_first_calls` (at least one) calls with the same shapes only run the function. The next call makes a
+    recording, which this and all later calls replay. With `use_cudnn`, recorded functions may use cuDNN attention.
 
     If a recording fails, `has_failed` becomes True, and no further recordings are made. If the cause is not a lack of
     memory, [`can_record`] returns False for `model` from then on.
@@ -139,8 +136,7 @@ class Recordings:
         """
         Return `function(*arguments)`. The next call, with any shapes, may overwrite the result.
 
-        The function must be the same in every call. It must not wait for the GPU. Apart from its arguments, it must use
-        the same memory in every call.
+        The function must not wait for the GPU. Apart from its arguments, it must use the same memory in every call.
         """
         shapes = tuple(None if values is None else values.shape for values in arguments)
         if shapes not in self._recordings and not self.has_failed and self._num_calls[shapes] >= self._num_first_calls:

@@ -28,7 +28,7 @@ from transformers.utils import ModelOutput, logging
 from .devices import check_generator, inference_method
 from .generation_config import AnyOrderGenerationConfig
 from .likelihood import ROWS_PER_PASS
-from .validation import check_integer, check_mask_token, check_tensor, is_integer
+from .validation import check_integer, check_mask_token, is_integer
 
 logger = logging.get_logger(__name__)
 
@@ -41,12 +41,7 @@ NUM_CHARACTERS_BEFORE = 64  # of the known text before a part; more of them do n
 MAX_COMBINATIONS = 64
 SECONDS_WITHOUT_PROGRESS_BAR = 5
 # Arguments of `generate` that `infill` always sets to these values.
-FIXED_ARGUMENTS = {
-    "max_length": None,
-    "max_new_tokens": None,
-    "return_dict_in_generate": False,
-    "stop_at_eos": False,
-}
+FIXED_ARGUMENTS = {"max_length": None, "max_new_tokens": None, "return_dict_in_generate": False, "stop_at_eos": False}
 # Arguments of `generate` that a caller of `infill` may not pass.
 UNUSABLE_ARGUMENTS = frozenset({"inputs", "output_history", *FIXED_ARGUMENTS})
 
@@ -104,26 +99,14 @@ class LengthSearch:
     scores: dict[tuple[int, ...], float] = field(default_factory=dict)
 
     @property
-    def num_gaps(self) -> int:
-        """Return the number of gaps."""
-        return len(self.lengths)
-
-    @property
     def num_rounds(self) -> int:
         """Return the number of rounds."""
-        return 1 if self._has_few_combinations else self.num_gaps
+        return 1 if self._has_few_combinations else len(self.lengths)
 
     @property
     def best(self) -> tuple[int, ...]:
         """Return the candidate with the likeliest text, of those that were compared."""
         return max(self.scores, key=self.scores.__getitem__)
-
-    @property
-    def num_candidates(self) -> int:
-        """Return the largest number of candidates of all rounds together."""
-        if self._has_few_combinations:
-            return math.prod(map(len, self.lengths))
-        return sum(map(len, self.lengths)) - self.num_gaps + 1
 
     def candidates(self, number: int) -> list[tuple[int, ...]]:
         """Return the candidates of a round that fit into the text and were not compared before."""
@@ -137,7 +120,7 @@ class LengthSearch:
 
     @property
     def _has_few_combinations(self) -> bool:
-        return self.num_gaps == 1 or math.prod(map(len, self.lengths)) <= MAX_COMBINATIONS
+        return len(self.lengths) == 1 or math.prod(map(len, self.lengths)) <= MAX_COMBINATIONS
 
 
 class AnyOrderInfillingMixin:
@@ -179,8 +162,7 @@ class AnyOrderInfillingMixin:
                 shows where it ends.
             generator (`torch.Generator`, *optional*): Source of randomness, for reproducible results.
             tokenizer (`PreTrainedTokenizerBase`, *optional*): Tokenizer of the model. Needed for strings.
-            attention_mask (`torch.Tensor`, *optional*): Mask that tokenizers return for one text. It must be 1
-                everywhere, because a text must not contain padding.
+            attention_mask (`torch.Tensor`, *optional*): Mask that tokenizers return. It must be 1 everywhere.
             kwargs: Other arguments of [`~AnyOrderGenerationMixin.generate`], which fills in the gaps.
 
         Returns:
@@ -189,9 +171,8 @@ class AnyOrderInfillingMixin:
         Raises:
             ValueError: If a text has no gap, if two gaps are adjacent, if there is no text around the gaps, if nothing
                 determines the length of the last gap, if no combination of lengths fits, if a text is a string and
-                `tokenizer` is missing or cannot encode it, if `attention_mask` marks padding or is passed with a list,
-                if `input_ids` is an empty list, if an argument of `generate` cannot be used here, or if `generate`
-                raises an error.
+                `tokenizer` is missing or cannot encode it, if `attention_mask` marks padding, if `input_ids` is an
+                empty list, or if an argument of `generate` cannot be used here or is not allowed.
 
         Examples:
             >>> from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM
@@ -208,8 +189,11 @@ class AnyOrderInfillingMixin:
                 f"`infill` does not accept the argument `{unusable[0]}` of `generate`. Remove it, or pass it to "
                 "`generate` with inputs that have one mask for each token of the chosen `lengths`."
             )
-        if attention_mask is not None:
-            check_mask_of_text(attention_mask, input_ids)
+        if attention_mask is not None and not torch.as_tensor(attention_mask).all():
+            raise ValueError(
+                "`attention_mask` marks padding, but `infill` needs texts without padding. Remove the padding and "
+                "`attention_mask`. (`padded_length` adds padding after the text.)"
+            )
         texts = input_ids if isinstance(input_ids, list) else [input_ids]
         searches = self._parse_texts(input_ids, list_lengths(lengths), padded_length, tokenizer)
         # End-of-text in a gap at the end of a document would make the same text as a shorter gap.
@@ -256,11 +240,7 @@ class AnyOrderInfillingMixin:
     def _check_settings(
         self, generator: torch.Generator | None, tokenizer: object, kwargs: dict[str, object]
     ) -> AnyOrderGenerationConfig:
-        """
-        Return the settings with which `generate` is called.
-
-        Raise an error if `generate` would not accept `generator` or `kwargs`, or if `tokenizer` has a wrong type.
-        """
+        """Return the settings with which `generate` is called. Raise the errors that it would raise."""
         check_generator(generator)
         if tokenizer is not None and not isinstance(tokenizer, PreTrainedTokenizerBase):
             raise TypeError(
@@ -357,27 +337,22 @@ class AnyOrderInfillingMixin:
     def _compare_lengths(
         self, searches: list[LengthSearch], padded_length: int | None, excluded: list[int], order: str
     ) -> None:
-        """
-        Add the scores of all candidates to each search.
-
-        `order` is the order in which the gaps are filled in. `excluded` ids are never used.
-        """
+        """Add the scores of all candidates, filled in in an `order` without `excluded` ids, to each search."""
         greedy = AnyOrderGenerationConfig(
             order=order, do_sample=False, stop_at_eos=False, suppress_tokens=excluded or None
         )
-        total = sum(search.num_candidates for search in searches)
-        with logging.tqdm(total=total, desc="Comparing lengths", delay=SECONDS_WITHOUT_PROGRESS_BAR) as progress:
-            for number in range(max(search.num_rounds for search in searches)):
-                candidates = [
-                    (search, lengths)
-                    for search in searches
-                    if number < search.num_rounds
-                    for lengths in search.candidates(number)
-                ]
-                texts = [self._insert_masks(search.segments, lengths, padded_length) for search, lengths in candidates]
-                for (search, lengths), score in zip(candidates, self._score_texts(texts, greedy), strict=True):
-                    search.scores[lengths] = score
-                    progress.update()
+        for number in range(max(search.num_rounds for search in searches)):
+            candidates = [
+                (search, lengths)
+                for search in searches
+                if number < search.num_rounds
+                for lengths in search.candidates(number)
+            ]
+            texts = [self._insert_masks(search.segments, lengths, padded_length) for search, lengths in candidates]
+            scores = zip(candidates, self._score_texts(texts, greedy), strict=True)
+            progress = {"desc": "Comparing lengths", "total": len(texts), "delay": SECONDS_WITHOUT_PROGRESS_BAR}
+            for (search, lengths), score in logging.tqdm(scores, **progress):
+                search.scores[lengths] = score
 
     def _score_texts(self, texts: list[torch.LongTensor], greedy: AnyOrderGenerationConfig) -> Iterator[float]:
         """Fill in the masks of each text (n,), and yield the log-likelihood of each text."""
@@ -393,11 +368,7 @@ class AnyOrderInfillingMixin:
     def _fill_in(
         self, texts: list[torch.LongTensor], generator: torch.Generator | None, excluded: list[int], **kwargs: object
     ) -> list[torch.LongTensor]:
-        """
-        Fill in the masks of each text (n,), and return samples (num_return_sequences, n) of each text.
-
-        The samples do not contain `excluded` ids, in addition to those that the arguments of `generate` exclude.
-        """
+        """Return samples (num_return_sequences, n) of each text (n,), in which no mask becomes an `excluded` id."""
         if excluded:
             config = kwargs.get("generation_config") or self.generation_config
             suppressed = kwargs.get("suppress_tokens", config.suppress_tokens) or []
@@ -409,23 +380,6 @@ class AnyOrderInfillingMixin:
         sequences = self.generate(pad_sequence(texts, batch_first=True), generator=generator, **kwargs)
         samples = sequences.unflatten(0, (len(texts), -1))
         return [samples[number, :, : len(text)] for number, text in enumerate(texts)]
-
-
-def check_mask_of_text(attention_mask: torch.Tensor, input_ids: object) -> None:
-    """Raise a `ValueError` unless `attention_mask` is the mask of one text without padding."""
-    check_tensor("attention_mask", attention_mask)
-    if not attention_mask.all():
-        raise ValueError(
-            "`attention_mask` marks padding, but `infill` needs one text without padding. Remove the padding and "
-            "`attention_mask`. (`padded_length` adds padding after the text.)"
-        )
-    if isinstance(input_ids, list):
-        raise ValueError("`attention_mask` is for one text, but `input_ids` is a list. Remove `attention_mask`.")
-    if isinstance(input_ids, torch.Tensor) and attention_mask.numel() != input_ids.numel():
-        raise ValueError(
-            "`attention_mask` must have one value for each token, but `input_ids` has shape "
-            f"{tuple(input_ids.shape)} and `attention_mask` {tuple(attention_mask.shape)}. Remove `attention_mask`."
-        )
 
 
 def list_lengths(lengths: object) -> list:

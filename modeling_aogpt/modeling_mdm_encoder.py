@@ -129,8 +129,7 @@ class MDMEncoderModel(MDMEncoderPreTrainedModel, AOGPTStack):
 
         Args:
             input_ids (`torch.LongTensor` of shape `(batch, rows)`): Token of each row, or the mask id.
-            attention_mask (`torch.Tensor` of shape `(batch, rows)`, *optional*): 0 at padding. No row attends to
-                padding.
+            attention_mask (`torch.Tensor` of shape `(batch, rows)`, *optional*): 0 at padding.
             sigma (`torch.Tensor` of shape `(batch,)`, *optional*): Noise level of each sequence (see
                 [`MDMEncoderForMaskedLM.forward`]).
             precomputed (`Precomputed`, *optional*): Result of [`precompute`]. It must cover all positions. By default,
@@ -224,9 +223,7 @@ class MaskedScorer(TokenScorer):
         """
         Return the log-probability of each token in `is_scored` (batch, n), by position, and 0 elsewhere.
 
-        The encoder reads the sequences with the positions in `is_masked` (batch, n) masked. All positions in
-        `is_scored` must also be in `is_masked`. `sigma` (batch,) is the noise level for models that use one. It matches
-        the fraction of masked tokens by default.
+        Positions in `is_masked`, which include those in `is_scored`, are masked. `sigma` (batch,) is the noise level.
         """
         scores = torch.zeros(is_masked.shape, dtype=torch.float64, device=is_masked.device)
         active = is_scored.any(dim=-1).nonzero().squeeze(1)
@@ -245,12 +242,7 @@ class MaskedScorer(TokenScorer):
         return scores
 
     def bound(self, is_target: torch.BoolTensor, num_times: int, masking: str, uses_time: bool) -> LogLikelihoodOutput:
-        """
-        Estimate the masked-diffusion bound on the log-likelihood of targets (Eq. 1).
-
-        If `uses_time` is True, the noise level is that of each diffusion time. Otherwise, if the model uses a noise
-        level, it matches the fraction of masked tokens.
-        """
+        """Estimate the masked-diffusion bound (Eq. 1), and with `uses_time`, at the noise level of each time."""
 
         def score(is_masked: torch.BoolTensor, times: torch.Tensor) -> torch.Tensor:
             return self.score(is_masked, is_masked, log_linear_noise(times) if uses_time else None)
@@ -311,10 +303,8 @@ class EncoderLikelihoodMixin:
                 `"left_to_right"`, `"random"`, or a function that is called as `orders(batch, n, generator=generator)`
                 and returns a tensor (batch, n).
             num_orders (`int`, defaults to 1): Number of random orders over which to average.
-            block_length (`int`, *optional*): Predict contiguous blocks of this length one after another, from left to
-                right. `orders` applies within each block.
-            stride (`int`, *optional*): Like `block_length`, but with strided blocks: first the positions 0, stride, 2
-                stride, ..., then 1, stride + 1, ...
+            block_length (`int`, *optional*): As in [`~AnyOrderLikelihoodMixin.log_likelihood`], like `stride`.
+            stride (`int`, *optional*): As in [`~AnyOrderLikelihoodMixin.log_likelihood`].
             num_times (`int`, *optional*): Number of random diffusion times. It must be even, since two times are drawn
                 in each of `num_times` / 2 strata. Defaults to 32.
             masking (`str`, *optional*): With `"fixed_count"`, exactly ceil(t n) tokens are masked at diffusion time t

@@ -63,31 +63,18 @@ def random_orders(
 
 
 def index_by_rank(values: torch.Tensor, orders: torch.LongTensor) -> torch.Tensor:
-    """
-    Convert values (batch, n) from indexing by position to indexing by rank.
-
-    The result satisfies `result[b, k] = values[b, orders[b, k]]`.
-    """
+    """Index values (batch, n) by rank instead of position: `result[b, k] = values[b, orders[b, k]]`."""
     return values.gather(1, orders)
 
 
 def index_by_position(values: torch.Tensor, orders: torch.LongTensor) -> torch.Tensor:
-    """
-    Convert values (batch, n, ...) from indexing by rank to indexing by position.
-
-    The result satisfies `result[b, orders[b, k]] = values[b, k]`.
-    """
+    """Index values (batch, n, ...) by position instead of rank: `result[b, orders[b, k]] = values[b, k]`."""
     ranks = orders.argsort(dim=-1)
     return values.gather(1, ranks.view(*ranks.shape, *[1] * (values.dim() - 2)).expand_as(values))
 
 
 def group_orders(orders: torch.LongTensor, groups: torch.Tensor) -> torch.LongTensor:
-    """
-    Reorder each order so that positions of lower groups come first, and keep the relative order within each group.
-
-    `groups` (batch, n) holds the group number of each position. A uniformly random order stays uniformly random within
-    each group.
-    """
+    """Move positions of lower `groups` (batch, n) to the front of each order, and keep the order in each group."""
     return index_by_rank(orders, index_by_rank(groups, orders).argsort(dim=-1, stable=True))
 
 
@@ -97,11 +84,7 @@ def token_mask(input_ids: torch.LongTensor, attention_mask: torch.Tensor | None)
 
 
 def token_positions(is_token: torch.BoolTensor) -> torch.LongTensor:
-    """
-    Return the position of each token (batch, n), counted without padding. The first token of a sequence has position 0.
-
-    Padding gets the position of the last token before it, or 0 if there is none.
-    """
+    """Return positions (batch, n), counted without padding. Padding has that of the last token before it, or 0."""
     return (is_token.long().cumsum(dim=-1) - 1).clamp(min=0)
 
 
@@ -182,10 +165,9 @@ class Orders:
 
     def draw(self, is_token: torch.BoolTensor, generator: torch.Generator | None) -> torch.LongTensor:
         """
-        Return orders (batch, n) with padding at the end. Every call draws new random orders.
+        Return orders (batch, n) with padding, where `is_token` is False, at the end. Every call draws new random ones.
 
-        `is_token` (batch, n) is False at padding, and is indexed by position. Names that only the caller knows, such as
-        those of adaptive orders, mean left to right here, which decides between positions of equal certainty.
+        Names of adaptive orders mean left to right here, which decides between positions of equal certainty.
         """
         (batch_size, length), device = is_token.shape, is_token.device
         if self._is_named("random"):
@@ -212,9 +194,8 @@ def make_rows(
     """
     Return rows as keyword arguments of `AOGPTModel.forward`.
 
-    `ids` and `positions` (batch, n) are tokens and their positions. `carried` and `targets` (batch, rows) are indices
-    into the n columns of `ids` and `positions`. For each row, `carried` is the index of its token, or -1 for a start
-    row, and `targets` is the index of its target position.
+    `carried` and `targets` (batch, rows) are columns of `ids` and `positions` (batch, n): that of the token of each
+    row, or -1 for a start row, and that of its target position.
     """
     is_start, token = carried < 0, carried.clamp(min=0)
     return {
@@ -231,13 +212,10 @@ def query_rows(
     num_context: torch.LongTensor,
 ) -> dict[str, torch.LongTensor]:
     """
-    Return the rows that predict `ranks` given a context, in the format of [`make_rows`].
+    Return the rows that predict `ranks` (batch, rows) given `num_context` (batch,) ranks (see [`make_rows`]).
 
     A row that predicts a rank of the context, or the first rank after the context, contains the token of the rank
     before. Rows that predict later ranks are parallel queries, and all contain the last token of the context.
-
-    `ids` and `positions` (batch, n) are indexed by rank. `ranks` (batch, rows) are the ranks to predict, and
-    `num_context` (batch,) is the number of ranks in the context.
     """
     carried = torch.minimum(ranks, num_context[:, None]) - 1
     return make_rows(ids, positions, carried, ranks)
@@ -245,10 +223,9 @@ def query_rows(
 
 def query_mask(ranks: torch.LongTensor, num_context: torch.LongTensor, num_slots: int) -> torch.BoolTensor:
     """
-    Return the attention mask (batch, 1, rows, slots) of [`query_rows`] for a cache with `num_slots` slots.
+    Return the attention mask (batch, 1, rows, slots) of [`query_rows`] for a cache whose slot r predicts rank r.
 
-    Slot r of the cache holds the row that predicts rank r. A row attends to itself and to earlier rows of the context.
-    Attention within the context is therefore causal, and rows after the context do not attend to each other.
+    A row attends to itself and to earlier rows of the context.
     """
     slots = torch.arange(num_slots, device=ranks.device)
     num_visible = torch.minimum(ranks, num_context[:, None])
@@ -261,8 +238,7 @@ def branch_rows(
     """
     Return one row for each rank (column of `branches`), in the format of [`make_rows`].
 
-    A branch is a chain of ranks that are predicted one after another. Its first row contains the last token of the
-    context. Each other row contains the token of the previous rank of the branch.
+    The first row of a branch contains the last token of the context, and each other row that of the row before.
     """
     rows = torch.arange(branches.shape[1], device=branches.device)
     is_context = branches == CONTEXT
@@ -273,11 +249,7 @@ def branch_rows(
 
 
 def branch_mask(branches: torch.LongTensor) -> torch.BoolTensor | None:
-    """
-    Return the attention mask (batch, 1, rows, rows) of [`branch_rows`], or None if attention is causal.
-
-    A row attends to itself, to earlier rows of the context, and to earlier rows of its own branch.
-    """
+    """Return the attention mask (batch, 1, rows, rows) of [`branch_rows`], or None if attention is causal."""
     if branches.max() <= 0:
         return None
     rows = torch.arange(branches.shape[1], device=branches.device)
@@ -286,12 +258,7 @@ def branch_mask(branches: torch.LongTensor) -> torch.BoolTensor | None:
 
 
 def chain(num_context: torch.LongTensor, ends: torch.LongTensor, num_rows: int) -> torch.LongTensor:
-    """
-    Return a tensor `branches` (batch, rows) with a context, one branch, and padding.
-
-    `num_context` and `ends` have shape (batch,). Ranks below `num_context` are `CONTEXT`, ranks from `num_context` to
-    `ends` - 1 form branch 0, and ranks from `ends` on are `PADDING`.
-    """
+    """Return `branches` (batch, rows): context below `num_context`, branch 0 below `ends`, then padding."""
     ranks = torch.arange(num_rows, device=ends.device)
     return torch.where(ranks < num_context[:, None], CONTEXT, 0).masked_fill(ranks >= ends[:, None], PADDING)
 

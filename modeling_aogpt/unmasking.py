@@ -164,11 +164,7 @@ class UnmaskingRule:
     takes_leading = True  # whether the selected candidates are always the first ones
 
     def steps(self, state: DecodingState) -> Iterator[tuple[int, torch.LongTensor]]:
-        """
-        Yield the index of each step and the planned number of ranks to unmask, (batch,) on the CPU.
-
-        Further calls, for refinement, continue the count of the steps. Steps without a planned rank can be left out.
-        """
+        """Yield the index of each step and the planned number of ranks to unmask, (batch,) on the CPU."""
         raise NotImplementedError
 
     def noise_level(self, step: int) -> float | None:
@@ -190,8 +186,7 @@ class ScheduledUnmasking(UnmaskingRule):
     """
     Rule that draws the numbers of ranks for all steps before the first pass (see [`draw_step_sizes`]).
 
-    Without `num_steps`, one position is unmasked at a time. If the rule is used again for refinement, the number of
-    steps is reduced in proportion to the number of masked ranks.
+    For refinement, the number of steps is reduced in proportion to the number of masked ranks.
     """
 
     def __init__(
@@ -216,11 +211,7 @@ class ScheduledUnmasking(UnmaskingRule):
 
 
 class AdaptiveUnmasking(UnmaskingRule):
-    """
-    Base class of rules in which predictions decide the number of steps. Each step unmasks at least one position.
-
-    `bound` is the argument `entropy_bound` or `threshold` of `generate`.
-    """
+    """Base class of rules that unmask one or more positions per step. `bound`: `entropy_bound` or `threshold`."""
 
     is_adaptive = True
 
@@ -249,7 +240,7 @@ class EntropyBoundUnmasking(AdaptiveUnmasking):
         return {"entropy": -negative_entropy(probabilities)}
 
     def select(self, step: int, candidates: Candidates) -> torch.BoolTensor:
-        """Return a boolean tensor (batch, columns) that is True at the first candidates, as far as the bound allows."""
+        """Select the first candidates, as far as the bound allows."""
         entropies = candidates.measures["entropy"]
         total_correlation_bound = entropies.cumsum(dim=1) - entropies.cummax(dim=1).values
         is_selected = total_correlation_bound <= self.bound + 1e-12  # allow for rounding
@@ -271,7 +262,7 @@ class ThresholdUnmasking(AdaptiveUnmasking):
         return {"confidence": confidence(probabilities)}
 
     def select(self, step: int, candidates: Candidates) -> torch.BoolTensor:
-        """Return a boolean tensor (batch, columns) that is True at the candidates to unmask."""
+        """Select all confident candidates, or else the first candidate."""
         is_candidate, measures = candidates.is_candidate, candidates.measures
         is_selected = is_candidate & (measures["confidence"] >= self.bound)
         is_selected[:, 0] |= is_candidate[:, 0] & ~is_selected.any(dim=1)
@@ -317,7 +308,7 @@ class ScoreUnmasking(UnmaskingRule):
         return {"log_total": logits.double().logsumexp(dim=-1) - math.log(self.num_tokens)}
 
     def select(self, step: int, candidates: Candidates) -> torch.BoolTensor:
-        """Return a boolean tensor (batch, columns) that is True at candidates drawn by their scores."""
+        """Select candidates at random, by their scores."""
         if step == len(self.times) - 1:
             return candidates.is_candidate
         time, next_time = self.times[step].item(), self.times[step + 1].item()
@@ -339,13 +330,10 @@ class ParallelSampler:
     """
     Sampler that unmasks one or several positions per forward pass.
 
-    The tokens of a step are drawn independently of each other, given all tokens that were unmasked before. `certainty`
-    is a name in `CERTAINTY_MEASURES`. If it is given, the candidates with the highest certainty come first. Otherwise,
-    candidates keep their order in `state`. With `certainty`, samples no longer follow the model's distribution for a
-    given order.
-
-    With `certainty` or an adaptive rule, all masked ranks of the block are candidates, at most `window` (or the planned
-    number, if it is larger). Otherwise, only the planned ranks are.
+    The tokens of a step are drawn independently of each other, given all tokens that were unmasked before. With
+    `certainty`, a name in `CERTAINTY_MEASURES`, the candidates with the highest certainty come first. With it or an
+    adaptive rule, all masked ranks of the block are candidates, at most `window` (or the planned number, if it is
+    larger). Otherwise, only the planned ranks are.
     """
 
     def __init__(
@@ -386,12 +374,7 @@ class ParallelSampler:
         return values
 
     def _count_candidates(self, num_planned: torch.LongTensor, blocks: torch.LongTensor) -> torch.LongTensor:
-        """
-        Return the number (batch,) of candidates, which are the first masked ranks of each sequence.
-
-        They extend to the end of the block that contains the last planned rank. If `window` is set, there are at most
-        `window` candidates, or the planned number if it is larger.
-        """
+        """Return the number (batch,) of candidates: masked ranks up to the end of the block of the last planned one."""
         state = self.state
         ranks = torch.arange(blocks.shape[1], device=blocks.device)
         last = (state.num_context + num_planned - 1).clamp(min=0)
@@ -445,14 +428,9 @@ class Drafts(NamedTuple):
 
 
 class ModelDrafts:
-    """
-    Source of drafts that queries the model itself, for several ranks in parallel. Drafts do not see each other.
+    """Source of drafts that queries the model itself, for several ranks in parallel. Drafts do not see each other."""
 
-    For the first draft of a round, q equals p, because all tokens before it are unmasked. It is therefore always
-    accepted.
-    """
-
-    num_always_accepted = 1  # drafts per round that cannot be rejected
+    num_always_accepted = 1  # drafts per round that cannot be rejected: the first one, for which q equals p
 
     def __init__(self, sampler: TokenSampler) -> None:
         self.sampler = sampler
@@ -514,8 +492,7 @@ def look_up(text: torch.LongTensor, targets: torch.LongTensor) -> tuple[torch.Lo
     """
     Return the token (batch,) whose neighbours agree best with those of the target, and whether any of them agrees.
 
-    `text` (batch, n) has -1 at masked positions. `targets` (batch,) is the target position of each sequence. See
-    [`PromptLookupDrafts`] for the meaning of agreement.
+    `text` (batch, n) has -1 at masked positions. `targets` has shape (batch,).
     """
     length = text.shape[1]
     padded = torch.nn.functional.pad(text, (LOOKUP_REACH, LOOKUP_REACH), value=-1)
@@ -540,13 +517,11 @@ DRAFTS = {"model": ModelDrafts, "prompt_lookup": PromptLookupDrafts}
 
 class SpeculativeSampler:
     """
-    Sampler that fills in the sequences of a decoder by drafting and verifying tokens.
+    Sampler that fills in the sequences of a decoder by drafting at most `draft_length` tokens and verifying them.
 
     A round takes one pass to verify drafts, and with `ModelDrafts` another pass to make them. In each unfinished
     sequence, it unmasks at least one token, and with `ModelDrafts` at least two (if two are left). There are thus never
     more passes than tokens to fill in.
-
-    `draft_length` is the largest number of drafts per round and sequence.
     """
 
     def __init__(

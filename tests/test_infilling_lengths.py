@@ -151,8 +151,6 @@ def test_errors_name_the_text_of_a_list(model: AOGPTForAnyOrderLM) -> None:
         model.infill(bad)
     with pytest.raises(ValueError, match="`input_ids` is an empty list"):
         model.infill([])
-    with pytest.raises(ValueError, match="`attention_mask` is for one text, but `input_ids` is a list"):
-        model.infill([good], attention_mask=torch.ones(1, 3))
 
 
 @pytest.mark.parametrize("setting", ["max_length", "max_new_tokens"])
@@ -223,7 +221,6 @@ def test_candidates_that_do_not_fit_are_left_out(model: AOGPTForAnyOrderLM) -> N
         ([MASK, 3], {"lengths": torch.tensor(5)}, "`lengths` must be a list of numbers of tokens, or .*, but is 5"),
         ([MASK, 3], {"lengths": 5}, "`lengths` must be a list of numbers of tokens, or .*, but is 5"),
         ([MASK, 3], {"attention_mask": torch.tensor([[0, 1]])}, "`attention_mask` marks padding, but `infill` needs"),
-        ([MASK, 3], {"attention_mask": torch.ones(3, 3)}, r"has shape \(2,\) and `attention_mask` \(3, 3\)"),
         ([MASK, 3], {"padded_length": 13}, "`padded_length` must be an integer from 1 to 12, but is 13"),
         ([MASK, 3], {"stop_at_eos": True}, "^`infill` does not accept the argument `stop_at_eos` of `generate`"),
         ([MASK, 3], {"inputs": torch.tensor([[MASK]])}, "does not accept the argument `inputs`"),

@@ -28,13 +28,14 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from common.commands import Options, Parser, one_line_errors, option, progress_bar
 from common.files import write_json, write_text
 from common.hardware import hardware, versions
-from common.models import find_model, identity_of_weights, load_model, read_config
+from common.models import find_model, identity_of_weights
 from common.processes import start_accelerator
 from common.reports import Panel, save_panels
 from common.results import check_is_no_run, default_length
 from eval.judging import Judge, Sample, distinct, make_samples, unigram_entropy
 from eval.tables import GENERATIVE, GENERATIVE_STEPS, generative_table
 from modeling_aogpt.generation_config import AnyOrderGenerationConfig
+from modeling_aogpt.loading import load_model, read_config
 from modeling_aogpt.tokenization import load_tokenizer
 from modeling_aogpt.unmasking import SCORE_UNMASKING
 

@@ -28,13 +28,14 @@ from torch.nn.utils.rnn import pad_sequence
 
 from common.commands import one_line_errors, progress_bar
 from common.hardware import default_device
-from common.models import find_model, load_pretrained, read_any_config
+from common.models import find_model
 from common.results import default_length
 from eval.journal import split_batches
 from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM
 from modeling_aogpt.devices import rows_per_head_call
 from modeling_aogpt.infill import encode_parts
 from modeling_aogpt.likelihood import ROWS_PER_HEAD_CALL
+from modeling_aogpt.loading import load_pretrained, read_any_config
 from modeling_aogpt.orders import ORDER_NAMES, Orders, group_orders, index_by_rank
 from modeling_aogpt.tokenization import load_tokenizer
 from modeling_aogpt.validation import check_choice, check_integer, suggest

@@ -29,11 +29,11 @@ from common.commands import Options, Parser, command_line, one_line_errors, opti
 from common.data import evenly_spaced, load_data_of_run
 from common.files import make_folder, write_json, write_text
 from common.hardware import default_device, versions
-from common.models import Model, load_model
 from common.reports import markdown_table, with_error
 from common.results import check_is_no_run, read_finished_run
 from common.tokenizers import num_unpadded, to_bytes
 from eval.estimates import ratio_with_error, wilson_interval
+from modeling_aogpt.loading import Model, load_model
 from modeling_aogpt.tokenization import load_tokenizer
 
 BEFORE = "only the text before, known length"

@@ -12,12 +12,13 @@ import numpy as np
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
 
-from common.models import identity_of_weights, load_pretrained
+from common.models import identity_of_weights
 from common.results import default_length
 from common.tokenizers import num_unpadded
 from eval.estimates import perplexity_over, ratio_with_error
 from eval.journal import score_sequences
 from eval.scorers import CausalScorer, check_causal
+from modeling_aogpt.loading import load_pretrained
 
 MAX_LENGTH = 1024  # longest sample, in tokens, for a judge without a maximum
 

@@ -18,8 +18,8 @@ from typing import Any, ClassVar
 import torch
 from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AutoModel, AutoModelForCausalLM, PreTrainedModel
 
-from common.models import Model, load_pretrained, read_any_config
 from modeling_aogpt import AOGPTConfig, MDMEncoderForMaskedLM
+from modeling_aogpt.loading import Model, load_pretrained, read_any_config
 
 MEASURES = ("left_to_right", "any_order", "ensemble")
 RANDOM_MEASURES = ("any_order", "ensemble")

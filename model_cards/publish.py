@@ -31,7 +31,7 @@ from transformers import PreTrainedTokenizerBase
 from common.commands import Parser, one_line_errors, option
 from common.corpora import BUILT_IN
 from common.files import atomic_folder, check_empty_folder
-from common.models import Model, identity_of_weights, load_model
+from common.models import identity_of_weights
 from common.results import read_finished_run, settings_of_run
 from model_cards.card import read_facts, render_card
 from model_cards.measurements import (
@@ -46,6 +46,7 @@ from model_cards.measurements import (
     select_hyperparameters,
 )
 from modeling_aogpt import AOGPTConfig, MDMEncoderConfig
+from modeling_aogpt.loading import Model, load_model
 from modeling_aogpt.tokenization import load_matching_tokenizer
 
 ROOT = Path(__file__).parents[1]

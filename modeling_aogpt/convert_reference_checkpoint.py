@@ -1,18 +1,14 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
 """
-Command that converts a released model into a folder that `AutoModel.from_pretrained` loads.
+Conversion of a released model into a folder that `AutoModel.from_pretrained` loads: the command `aogpt convert`.
 
-    python -m modeling_aogpt.convert_reference_checkpoint SOURCE OUTPUT_DIR [--weights ema|live] [--tokenizer gpt2]
-
-SOURCE is a `.pt` file of AO-GPT or sigma-GPT (Hub repository `Cauthyyy/AO-GPT-MDM`), or a folder of SEDD
+The source is a `.pt` file of AO-GPT or sigma-GPT (Hub repository `Cauthyyy/AO-GPT-MDM`), or a folder of SEDD
 (`louaaron/sedd-*`), RADD (`JingyangOu/radd-*`) or MDLM (`kuleshov-group/mdlm-owt`) that contains `config.json` and
-`model.safetensors`. To load OUTPUT_DIR, pass `trust_remote_code=True` to `AutoModel.from_pretrained`.
+`model.safetensors`. To load the new folder, pass `trust_remote_code=True` to `AutoModel.from_pretrained`.
 """
 
-import argparse
 import os
-import sys
 import tempfile
 import zipfile
 from dataclasses import replace
@@ -121,7 +117,10 @@ MDLM_SETTINGS = {
     "cond_dim": "target_embedding_size",
     "vocab_size": "vocab_size",
 }
-OTHER_CONVERTER = "To convert a Llama, Qwen or GPT-2, use training/conversion/causal_lm.py."
+OTHER_CONVERTER = (
+    "To convert another model, use training/conversion/causal_lm.py (Llama, Qwen, GPT-2) or masked_lm.py of the same "
+    "folder (LLaDA, Dream) of the repository."
+)
 RELEASED = "Pass a .pt file of the Hub repository Cauthyyy/AO-GPT-MDM."
 
 
@@ -321,7 +320,9 @@ def make_config(
 def read_checkpoint(source: Path) -> dict[str, Any]:
     """Return the dictionary of a released `.pt` file. Its tensors are memory-mapped, that is, read when used."""
     if not source.is_file():
-        raise ValueError(f"{source} does not exist. Pass a released .pt file, or a folder of SEDD, RADD or MDLM.")
+        raise ValueError(
+            f"{source} does not exist. Pass a released .pt file, or a folder of SEDD, RADD or MDLM. {OTHER_CONVERTER}"
+        )
     try:
         with zipfile.ZipFile(source) as archive:
             damaged = archive.testzip()  # torch.load does not compare checksums
@@ -359,35 +360,3 @@ def read_moving_averages(checkpoint: dict[str, Any], blueprint: Blueprint, sourc
     tensors = dict(zip(names, averages, strict=True))
     blueprint.check(tensors, f"{source} (moving averages)", "its model_args")
     return tensors
-
-
-def main() -> None:
-    """Parse the command line, convert the model, and print its size."""
-    parser = argparse.ArgumentParser(
-        prog="python -m modeling_aogpt.convert_reference_checkpoint",
-        description="Convert a released AO-GPT, sigma-GPT, SEDD, RADD or MDLM into a folder that AutoModel loads.",
-    )
-    parser.add_argument(
-        "source", type=Path, metavar="SOURCE", help="a released .pt file, or a folder of SEDD, RADD or MDLM"
-    )
-    parser.add_argument("output_dir", type=Path, metavar="OUTPUT_DIR", help="the folder to write, new or empty")
-    parser.add_argument(
-        "--weights",
-        choices=("ema", "live"),
-        help="moving averages (ema) or weights of the last training step (live); default: the weights with which the "
-        "published numbers were computed (ema for AO-GPT, live for sigma-GPT)",
-    )
-    parser.add_argument("--tokenizer", metavar="NAME", help="folder or Hub name of the tokenizer to save, such as gpt2")
-    arguments = parser.parse_args()
-    try:
-        model = convert(arguments.source, arguments.output_dir, arguments.weights, arguments.tokenizer)
-    except (ValueError, OSError) as error:
-        sys.exit(f"error: {error}")
-    weights = arguments.weights or "as published"
-    print(
-        f"{arguments.output_dir}: {type(model).__name__} with {model.num_parameters():,} parameters, weights {weights}"
-    )
-
-
-if __name__ == "__main__":
-    main()

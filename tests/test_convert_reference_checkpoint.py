@@ -12,8 +12,9 @@ import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
+from aogpt.cli import main
 from modeling_aogpt import AOGPTForAnyOrderLM
-from modeling_aogpt.convert_reference_checkpoint import AOGPT, SIGMA_GPT, convert, load_released, main, read_config
+from modeling_aogpt.convert_reference_checkpoint import AOGPT, SIGMA_GPT, convert, load_released, read_config
 
 Checkpoint = dict[str, Any]
 
@@ -49,7 +50,7 @@ SIGMA_GPT_ONLY = pytest.mark.parametrize("released_name", ["sigmagpt"], indirect
 @AOGPT_ONLY
 def test_the_command_writes_a_folder_and_reports_the_model(released: Checkpoint, tmp_path: Path) -> None:
     source, output_dir = write(released, tmp_path / "source.pt"), tmp_path / "new" / "model"
-    command = [sys.executable, "-m", "modeling_aogpt.convert_reference_checkpoint", source, output_dir]
+    command = [sys.executable, "-m", "aogpt.cli", "convert", source, output_dir]
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr
     parameters = load_released(source).num_parameters()
@@ -60,13 +61,12 @@ def test_the_command_writes_a_folder_and_reports_the_model(released: Checkpoint,
 
 @pytest.mark.parametrize("weights", ["ema", "live", None])
 def test_the_command_has_an_option_for_the_weights(
-    released: Checkpoint, released_name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, weights: str | None
+    released: Checkpoint, released_name: str, tmp_path: Path, weights: str | None
 ) -> None:
     """The default weights are those of the published numbers."""
     source, output_dir = write(released, tmp_path / "source.pt"), tmp_path / "model"
     options = [] if weights is None else ["--weights", weights]
-    monkeypatch.setattr(sys, "argv", ["convert", str(source), str(output_dir), *options])
-    main()
+    main(["convert", str(source), str(output_dir), *options])
     chosen = weights or {"aogpt": "ema", "sigmagpt": "live"}[released_name]
     assert_contains(output_dir, load_released(source, chosen))
     assert_contains(output_dir, load_released(source, weights))
@@ -131,9 +131,7 @@ def test_another_vocabulary_has_no_special_tokens(released: Checkpoint, tmp_path
 
 
 @AOGPT_ONLY
-def test_the_tokenizer_is_saved_with_a_mask_and_must_fit_the_model(
-    released: Checkpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_tokenizer_is_saved_with_a_mask_and_must_fit_the_model(released: Checkpoint, tmp_path: Path) -> None:
     source = write(released, tmp_path / "source.pt")  # 96 ids of text, and 12 positions
     for size in (95, 96):
         words = Tokenizer(models.WordLevel({f"w{id}": id for id in range(size)}, unk_token="w0"))
@@ -146,8 +144,7 @@ def test_the_tokenizer_is_saved_with_a_mask_and_must_fit_the_model(
         convert(source, tmp_path / "model", tokenizer=str(tmp_path / "of-95"))
     assert not (tmp_path / "model").exists()
     command = ["convert", str(source), str(tmp_path / "model"), "--tokenizer", str(tmp_path / "of-96")]
-    monkeypatch.setattr(sys, "argv", command)
-    main()
+    main(command)
     tokenizer = AutoTokenizer.from_pretrained(tmp_path / "model")
     model = AOGPTForAnyOrderLM.from_pretrained(tmp_path / "model")
     assert tokenizer("w7 <|mask|>").input_ids == [7, model.config.mask_token_id]
@@ -283,9 +280,8 @@ def test_a_conversion_that_fails_leaves_no_files(
 
     monkeypatch.setattr(AOGPTForAnyOrderLM, "save_pretrained", full_disk)
     source = write(released, tmp_path / "source.pt")
-    monkeypatch.setattr(sys, "argv", ["convert", str(source), str(tmp_path / "model")])
     with pytest.raises(SystemExit, match=r"^error: .*No space left"):
-        main()
+        main(["convert", str(source), str(tmp_path / "model")])
     assert set(tmp_path.rglob("*")) == {source, tmp_path / "model"}
 
 

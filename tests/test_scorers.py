@@ -23,7 +23,7 @@ from transformers import (
     RobertaForMaskedLM,
 )
 
-from common.models import identity_of_weights, load_model, longest_sequence
+from common.models import identity_of_weights, longest_sequence
 from eval.benchmarks import speed
 from eval.benchmarks.contenders import load_causal_lm
 from eval.journal import score_sequences
@@ -34,6 +34,7 @@ from modeling_aogpt import (
     DataCollatorForAnyOrderLM,
     MDMEncoderForMaskedLM,
 )
+from modeling_aogpt.loading import load_model
 from tests.references import random_encoder, remove_weight, seeded
 from training.conversion.causal_lm import convert
 

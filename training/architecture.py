@@ -10,8 +10,8 @@ from typing import Any, get_args
 import yaml
 from transformers.hf_argparser import string_to_bool
 
-from common.models import read_config
 from modeling_aogpt import AOGPTConfig, MDMEncoderConfig
+from modeling_aogpt.loading import read_config
 
 Architecture = dict[str, Any]  # values of all keys in `DEFAULTS`
 

@@ -29,8 +29,8 @@ from torch.distributed import checkpoint as dcp
 from transformers import AutoConfig, AutoModel
 
 from common.files import atomic_file, free_space, publish_folder, remove_atomically, temporary_path, write_json
-from common.models import Model
 from common.processes import cpu_group
+from modeling_aogpt.loading import Model
 from training.sharding import local_part, shard_like
 
 logger = logging.getLogger(__name__)

@@ -22,11 +22,11 @@ from common.commands import Options, Parser, one_line_errors, option
 from common.data_arguments import DataArguments
 from common.files import free_space, read_yaml
 from common.hardware import GPU, GPUS
-from common.models import Model, read_config
 from common.reports import markdown_table
 from common.tokenizers import vocabulary_arguments
 from modeling_aogpt import AOGPTConfig
 from modeling_aogpt.head_loss import LOGITS_PER_CHUNK
+from modeling_aogpt.loading import Model, read_config
 from modeling_aogpt.tokenization import load_tokenizer
 from training.architecture import Architecture, build_config
 from training.arguments import TrainingArguments, accumulation_steps

@@ -15,10 +15,10 @@ from transformers import PreTrainedTokenizerBase
 
 from common.data import evenly_spaced
 from common.files import write_text
-from common.models import Model
 from common.results import ORDER_KINDS, ORDER_SEED
 from common.tokenizers import decode
 from modeling_aogpt import AOGPTForAnyOrderLM, DataCollatorForAnyOrderLM, MDMEncoderForMaskedLM
+from modeling_aogpt.loading import Model
 from training.arguments import LEFT_TO_RIGHT_ORDERS, TrainingArguments, order_settings
 from training.draws import MaskDraws
 from training.objectives import MaskedDiffusionObjective

@@ -14,9 +14,9 @@ from torch.optim import Optimizer
 from transformers import AutoModel, PreTrainedTokenizerBase
 
 from common.data_arguments import DataArguments
-from common.models import Model, load_pretrained, read_config
 from common.tokenizers import vocabulary_arguments
 from modeling_aogpt import AOGPTConfig
+from modeling_aogpt.loading import Model, load_pretrained, read_config
 from modeling_aogpt.tokenization import load_tokenizer
 from training.activation_checkpointing import checkpoint_activations
 from training.architecture import Architecture, build_config

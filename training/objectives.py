@@ -13,9 +13,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from common.models import Model
 from modeling_aogpt import head_loss as head_loss_module
 from modeling_aogpt.head_loss import Loss, head_loss
+from modeling_aogpt.loading import Model
 from modeling_aogpt.orders import index_by_rank
 from modeling_aogpt.unmasking import log_linear_noise
 from modeling_aogpt.validation import prepare_input_ids, prepare_labels

@@ -17,10 +17,11 @@ from unittest.mock import patch
 import torch
 from transformers import AutoModelForCausalLM, GenerationConfig, LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
-from common.models import Model, load_pretrained, longest_sequence
+from common.models import longest_sequence
 from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM, MDMEncoderConfig, MDMEncoderForMaskedLM
 from modeling_aogpt.convert_reference_checkpoint import SEDD
 from modeling_aogpt.decoding_state import CachedDecodingState, QueryResult
+from modeling_aogpt.loading import Model, load_pretrained
 from modeling_aogpt.unmasking import ScheduledUnmasking
 
 # Called as generate(batch_size, length, num_steps). Returns ids of shape (batch_size, length).

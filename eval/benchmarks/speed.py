@@ -25,10 +25,11 @@ import torch
 from common.commands import Options, Parser, command_line, one_line_errors, option, progress_bar
 from common.files import make_folder
 from common.hardware import default_device, device_name, num_cores, versions
-from common.models import find_model, load_pretrained
+from common.models import find_model
 from eval.benchmarks.contenders import CONTENDERS, Contender, make_compared, make_contenders
 from eval.benchmarks.speed_report import to_markdown, write_report
 from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM
+from modeling_aogpt.loading import load_pretrained
 from modeling_aogpt.validation import check_choice
 
 SIZES = {

@@ -24,13 +24,13 @@ from matplotlib.figure import Figure
 
 from common.data import load_data_of_run
 from common.files import lock_folder
-from common.models import load_model
 from common.results import ORDER_KINDS, ORDER_SEED
 from eval.studies.runner import scores as study_scores
 from eval.studies.runner import study
 from eval.studies.runner.estimates import estimate
 from eval.studies.runner.results import Question, TrainedModel, compare
 from modeling_aogpt import DataCollatorForAnyOrderLM
+from modeling_aogpt.loading import load_model
 from tests.references import random_model
 from tests.training_runs import RECIPE, STEPS, results, train, write_config
 from training.arguments import TrainingArguments

@@ -31,10 +31,10 @@ from transformers import (
 
 from common.commands import Parser, one_line_errors
 from common.files import check_empty_folder
-from common.models import load_pretrained, read_any_config
 from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM
 from modeling_aogpt.conversion import SAME_NAMES, Blueprint, ReleasedArchitecture, Tensors
 from modeling_aogpt.convert_reference_checkpoint import SIGMA_GPT
+from modeling_aogpt.loading import load_pretrained, read_any_config
 from modeling_aogpt.tokenization import load_tokenizer
 from training.conversion.core import (
     FAMILIES,

@@ -27,13 +27,13 @@ import torch
 from common.commands import Options, Parser, command_line, one_line_errors, option, progress_bar
 from common.files import make_folder, write_json
 from common.hardware import default_device
-from common.models import Model, load_model
 from common.results import read_finished_run
 from eval.studies.runner.estimates import estimate
 from eval.studies.runner.recipes import group_by_recipe
 from eval.studies.runner.report import write_report
 from eval.studies.runner.scores import held_out_rows
 from modeling_aogpt import AOGPTForAnyOrderLM
+from modeling_aogpt.loading import Model, load_model
 from modeling_aogpt.orders import random_orders
 
 

@@ -20,11 +20,11 @@ import torch
 from common.commands import Options, Parser, command_line, one_line_errors, option
 from common.files import make_folder, write_json
 from common.hardware import default_device, versions
-from common.models import load_model
 from common.results import check_is_no_run
 from eval.studies.reversal import facts
 from eval.studies.runner.recipes import encode_problems, group_by_recipe, read_run, summarize_fractions
 from eval.studies.runner.report import write_report
+from modeling_aogpt.loading import load_model
 from modeling_aogpt.tokenization import load_tokenizer
 
 CORPUS = "eval.studies.reversal.facts:training_texts"

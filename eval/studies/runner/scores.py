@@ -14,10 +14,10 @@ from datasets import IterableDataset
 from common.data import data_options_of_run, evenly_spaced, load_data_of_run, load_data_once
 from common.files import read_json, write_json
 from common.hardware import default_device
-from common.models import Model, load_model
 from common.results import ORDER_KINDS, ORDER_SEED, read_finished_run
 from eval.journal import split_batches
 from modeling_aogpt import DataCollatorForAnyOrderLM
+from modeling_aogpt.loading import Model, load_model
 from modeling_aogpt.orders import random_orders
 from training.arguments import TrainingArguments, order_settings
 

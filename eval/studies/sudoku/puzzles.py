@@ -28,7 +28,6 @@ from common.commands import Options, Parser, command_line, one_line_errors, opti
 from common.corpora import find_maker
 from common.files import make_folder, write_json
 from common.hardware import default_device, device_name, versions
-from common.models import Model, load_model
 from common.results import check_is_no_run
 from eval.studies.corpora import path_star
 from eval.studies.runner.recipes import encode_problems, group_by_recipe, read_run, summarize_fractions
@@ -36,6 +35,7 @@ from eval.studies.runner.report import write_report
 from eval.studies.sudoku import corpus as sudoku
 from modeling_aogpt.decoding_state import CachedDecodingState, QueryResult
 from modeling_aogpt.generation import AnyOrderGenerationOutput
+from modeling_aogpt.loading import Model, load_model
 from modeling_aogpt.orders import random_orders
 from modeling_aogpt.tokenization import load_tokenizer
 from modeling_aogpt.validation import check_choice

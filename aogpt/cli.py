@@ -1,0 +1,235 @@
+# Copyright 2026 The AO-GPT package authors.
+# SPDX-License-Identifier: Apache-2.0
+"""The command `aogpt`, which generates, fills in, scores and converts."""
+
+import argparse
+import json
+import math
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NoReturn, get_args, get_origin
+
+import torch
+from transformers import PreTrainedTokenizerBase
+
+from modeling_aogpt import AnyOrderGenerationConfig
+from modeling_aogpt.convert_reference_checkpoint import convert
+from modeling_aogpt.generation_config import FIELDS
+from modeling_aogpt.loading import Model, load_model
+from modeling_aogpt.tokenization import load_matching_tokenizer
+
+# Fields of the generation config that are no options, because they change the type of the output.
+OUTPUT_FIELDS = frozenset({"return_dict_in_generate", "output_history"})
+
+
+class Parser(argparse.ArgumentParser):
+    """`ArgumentParser` that prints errors in one line and does not accept abbreviated options."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options, allow_abbrev=False)
+
+    def error(self, message: str) -> NoReturn:
+        """Print an error message in one line, and exit with status 2."""
+        self.exit(2, f"error: {message} (`{self.prog} --help` lists all options)\n")
+
+
+# ------------------------------------------------------------------------------------------------------------ options
+
+
+def true_or_false(text: str) -> bool:
+    """Return the value of an option such as `--do_sample false`."""
+    if text.lower() not in ("true", "false"):
+        raise ValueError
+    return text.lower() == "true"
+
+
+def json_value(text: str) -> Any:
+    """Return a value written as JSON, such as `[1, 2]`."""
+    return json.loads(text)
+
+
+def number_range(text: str) -> list[int]:
+    """Return the numbers of a range with both ends, such as `1-8`, or a single number."""
+    first, _, last = text.partition("-")
+    return list(range(int(first), int(last or first) + 1))
+
+
+def find_converter(annotation: Any) -> Callable[[str], Any]:
+    """Return the function that converts the text of an option to the type of a field."""
+    kinds = get_args(annotation) or (annotation,)
+    if any(get_origin(kind) is list for kind in kinds):
+        return json_value
+    converters = ((bool, true_or_false), (str, str), (float, float), (int, int))
+    return next(converter for kind, converter in converters if kind in kinds)
+
+
+def add_model_options(parser: Parser) -> None:
+    """Add the model and options for its device and dtype."""
+    parser.add_argument("model", metavar="MODEL", help="folder or Hub repository")
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu", help="default: %(default)s")
+    parser.add_argument("--dtype", default="auto", help="such as bfloat16; default: that of the saved weights")
+
+
+def add_settings(parser: Parser) -> None:
+    """Add an option for each field of `AnyOrderGenerationConfig`."""
+    group = parser.add_argument_group("settings of generate", "AnyOrderGenerationConfig and docs/generation.md explain")
+    for name, annotation in AnyOrderGenerationConfig.__annotations__.items():
+        if name not in OUTPUT_FIELDS:
+            converter = find_converter(annotation)
+            group.add_argument(f"--{name}", type=converter, metavar=converter.__name__.upper())
+
+
+def add_gap_options(parser: Parser) -> None:
+    """Add the options of `infill`."""
+    parser.add_argument("--lengths", type=number_range, metavar="1-8", help="numbers of tokens that a gap may have")
+    parser.add_argument("--padded_length", type=int, help="for a model that was trained on padded documents")
+
+
+def read_settings(options: argparse.Namespace) -> dict[str, Any]:
+    """Return the settings of `generate` that were given. With `--temperature 0`, the likeliest tokens are taken."""
+    settings = {name: value for name in FIELDS if (value := getattr(options, name, None)) is not None}
+    return {"do_sample": False} | settings if settings.get("temperature") == 0 else settings
+
+
+def read_gap_options(options: argparse.Namespace) -> dict[str, Any]:
+    """Return the arguments of `infill` that were given."""
+    return {name: value for name in ("lengths", "padded_length") if (value := getattr(options, name)) is not None}
+
+
+def read_text(text: str) -> str:
+    """Return a text, or standard input without its last line break for `-`."""
+    return sys.stdin.read().removesuffix("\n") if text == "-" else text
+
+
+def load(options: argparse.Namespace) -> tuple[Model, PreTrainedTokenizerBase]:
+    """Return the model of a command on its device, and its tokenizer."""
+    if options.dtype != "auto" and not isinstance(getattr(torch, options.dtype, None), torch.dtype):
+        raise ValueError(f"`dtype` must be 'auto' or a dtype of PyTorch such as 'bfloat16', but is {options.dtype!r}.")
+    model = load_model(options.model, dtype=options.dtype)
+    try:
+        model = model.to(options.device)
+    except (RuntimeError, AssertionError) as error:  # PyTorch without CUDA raises an `AssertionError`
+        raise ValueError(f"`device` ({options.device}) cannot be used: {str(error).splitlines()[0]}") from error
+    return model, load_matching_tokenizer(model.config, options.model)
+
+
+def make_generator(options: argparse.Namespace) -> torch.Generator | None:
+    """Return a generator with the seed of a command, or None without `--seed`."""
+    return None if options.seed is None else torch.Generator().manual_seed(options.seed)
+
+
+def print_result(options: argparse.Namespace, text: str, result: dict[str, Any]) -> None:
+    """Print the text or, with `--json`, the result as a JSON object."""
+    print(json.dumps(result, ensure_ascii=False) if options.json else text)
+
+
+# ----------------------------------------------------------------------------------------------------------- commands
+
+
+def run_generate(options: argparse.Namespace) -> None:
+    """Continue a text, fill in its masks, or write a whole text."""
+    model, tokenizer = load(options)
+    text, settings = read_text(options.prompt), read_settings(options)
+    ids = model.encode_text(text, tokenizer) if text else None
+    has_masks = ids is not None and bool((ids == model.config.mask_token_id).any())
+    if not has_masks and not {"max_length", "max_new_tokens"} & settings.keys():
+        settings["max_length"] = model.config.max_position_embeddings
+    sequences = model.generate(ids, generator=make_generator(options), **settings)
+    texts = tokenizer.batch_decode(sequences, skip_special_tokens=True)
+    print_result(options, "\n".join(texts), {"texts": texts})
+
+
+def run_infill(options: argparse.Namespace) -> None:
+    """Fill in gaps of unknown length."""
+    model, tokenizer = load(options)
+    if not hasattr(model, "infill"):
+        raise ValueError("`infill` needs a decoder, but the model is an encoder. Use `generate`, with masks.")
+    arguments = read_settings(options) | read_gap_options(options)
+    output = model.infill(read_text(options.text), tokenizer=tokenizer, generator=make_generator(options), **arguments)
+    tensors = {name: output[name].tolist() for name in ("lengths", "candidates", "log_probs")}
+    print_result(options, "\n".join(output.texts), {"texts": output.texts, **tensors})
+
+
+def run_score(options: argparse.Namespace) -> None:
+    """Compute the log-likelihood of a text."""
+    model, tokenizer = load(options)
+    if options.num_orders is not None and not hasattr(model, "infill"):
+        raise ValueError("`num_orders` has no effect for an encoder. Remove it.")
+    text, counts = read_text(options.text), {} if options.num_orders is None else {"num_orders": options.num_orders}
+    if not text:
+        raise ValueError("The text is empty. Pass a text with at least one character.")
+    ids = model.encode_text(text, tokenizer)
+    output = model.log_likelihood(ids, generator=make_generator(options), **counts)
+    nats, num_bytes = output.log_likelihood.item(), len(text.encode())
+    result = {
+        "log_likelihood": nats,
+        "bits_per_byte": -nats / math.log(2) / num_bytes,
+        "tokens": tokenizer.convert_ids_to_tokens(ids[0].tolist()),
+        "token_log_likelihood": output.token_log_likelihood[0].tolist(),
+    }
+    summary = f"{nats:.4f} nats, {ids.shape[1]} tokens, {result['bits_per_byte']:.4f} bits per byte"
+    print_result(options, summary, result)
+
+
+def run_convert(options: argparse.Namespace) -> None:
+    """Convert a released model into a folder that `AutoModel.from_pretrained` loads."""
+    model = convert(options.source, options.output_dir, options.weights, options.tokenizer)
+    weights = options.weights or "as published"
+    print(f"{options.output_dir}: {type(model).__name__} with {model.num_parameters():,} parameters, weights {weights}")
+
+
+# ------------------------------------------------------------------------------------------------------- command line
+
+
+def make_parser() -> Parser:
+    """Return the parser of all commands."""
+    parser = Parser(prog="aogpt", description=__doc__)
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    def add(name: str, run: Callable[[argparse.Namespace], None]) -> Parser:
+        command = commands.add_parser(name, help=run.__doc__, description=run.__doc__)
+        command.set_defaults(run=run)
+        return command
+
+    for name, run, text, default, given in (
+        ("generate", run_generate, "prompt", "", "text to continue, or with masks; default: write a whole text"),
+        ("infill", run_infill, "text", "-", "text in which each mask token stands for a gap"),
+        ("score", run_score, "text", "-", "text to score, from left to right by default"),
+    ):
+        command = add(name, run)
+        add_model_options(command)
+        command.add_argument(
+            text, nargs="?", default=default, metavar=text.upper(), help=f"{given}; `-` reads standard input"
+        )
+        command.add_argument("--json", action="store_true", help="print a JSON object")
+        command.add_argument("--seed", type=int, help="seed of random numbers")
+        if name == "score":
+            command.add_argument("--num_orders", type=int, help="average over this number of random orders")
+        else:
+            add_settings(command)
+        if name == "infill":
+            add_gap_options(command)
+
+    command = add("convert", run_convert)
+    command.add_argument("source", type=Path, metavar="SOURCE", help="a released .pt file, or a folder of SEDD, ...")
+    command.add_argument("output_dir", type=Path, metavar="OUTPUT", help="the folder to write, new or empty")
+    command.add_argument("--weights", choices=("ema", "live"), help="default: those of the published numbers")
+    command.add_argument("--tokenizer", metavar="NAME", help="folder or Hub name of a tokenizer to save, such as gpt2")
+
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Run a command. A wrong input ends it with a message of one line and status 1, a wrong option with status 2."""
+    options = make_parser().parse_args(argv)
+    try:
+        options.run(options)
+    except (ValueError, OSError) as error:
+        sys.exit(f"error: {' '.join(str(error).split())}")
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+if __name__ == "__main__":
+    main()

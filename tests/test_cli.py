@@ -1,0 +1,114 @@
+# Copyright 2026 The AO-GPT package authors.
+# SPDX-License-Identifier: Apache-2.0
+"""The command `aogpt`: text in, text out, JSON, options of `generate`, and errors in one line."""
+
+import io
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import PreTrainedTokenizerFast
+
+from aogpt.cli import main
+from modeling_aogpt import AOGPTForAnyOrderLM, MDMEncoderConfig, MDMEncoderForMaskedLM
+from tests.references import SIZES
+
+
+def run(capsys: pytest.CaptureFixture, *argv: str) -> str:
+    main(argv)
+    return capsys.readouterr().out
+
+
+def test_generate_continues_fills_in_and_writes_text(
+    folder: str, tiny_model: AOGPTForAnyOrderLM, tiny_tokenizer: PreTrainedTokenizerFast, capsys: pytest.CaptureFixture
+) -> None:
+    greedy = {"do_sample": False, "order": "left_to_right", "stop_at_eos": False}
+    options = ("--temperature", "0", "--order", "left_to_right", "--stop_at_eos", "false")
+    for text, ids, lengths, more in (
+        ("ab", [[0, 1]], {"max_new_tokens": 3}, ("--max_new_tokens", "3")),
+        ("ab", [[0, 1]], {"max_length": 12}, ()),
+        ("a<mask>b", [[0, 16, 1]], {}, ()),
+    ):
+        expected = tiny_model.generate(torch.tensor(ids), **greedy, **lengths)
+        texts = tiny_tokenizer.batch_decode(expected, skip_special_tokens=True)
+        assert run(capsys, "generate", folder, text, *options, *more) == f"{texts[0]}\n"
+    expected = tiny_model.generate(num_return_sequences=2, top_k=3, generator=torch.Generator().manual_seed(5))
+    output = run(capsys, "generate", folder, "--seed", "5", "--num_return_sequences", "2", "--top_k", "3", "--json")
+    assert json.loads(output) == {"texts": tiny_tokenizer.batch_decode(expected, skip_special_tokens=True)}
+
+
+def test_infill_reads_standard_input(
+    folder: str,
+    tiny_model: AOGPTForAnyOrderLM,
+    tiny_tokenizer: PreTrainedTokenizerFast,
+    capsys: pytest.CaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    settings = {"do_sample": False, "order": "confidence"}
+    expected = tiny_model.infill("ab<mask>c", lengths=[2, 3, 4], tokenizer=tiny_tokenizer, **settings)
+    monkeypatch.setattr("sys.stdin", io.StringIO("ab<mask>c\n"))
+    options = ("--lengths", "2-4", "--do_sample", "false", "--order", "confidence", "--json")
+    output = json.loads(run(capsys, "infill", folder, *options))
+    assert output["texts"] == expected.texts
+    assert output["lengths"] == expected.lengths.tolist()
+    assert output["candidates"] == [[2], [3], [4]]
+    assert output["log_probs"] == pytest.approx(expected.log_probs.tolist())
+
+
+def test_score_agrees_with_log_likelihood(
+    folder: str, tiny_model: AOGPTForAnyOrderLM, capsys: pytest.CaptureFixture
+) -> None:
+    expected = tiny_model.log_likelihood(torch.tensor([[0, 1, 2]]))
+    output = json.loads(run(capsys, "score", folder, "abc", "--json"))
+    assert output["log_likelihood"] == pytest.approx(expected.log_likelihood.item())
+    assert output["token_log_likelihood"] == pytest.approx(expected.token_log_likelihood[0].tolist())
+    assert output["tokens"] == ["a", "b", "c"]
+    assert run(capsys, "score", folder, "abc").startswith(f"{expected.log_likelihood.item():.4f} nats, 3 tokens")
+    in_random_orders = tiny_model.log_likelihood(
+        torch.tensor([[0, 1, 2]]), num_orders=4, generator=torch.Generator().manual_seed(1)
+    )
+    output = run(capsys, "score", folder, "abc", "--num_orders", "4", "--seed", "1")
+    assert output.startswith(f"{in_random_orders.log_likelihood.item():.4f} nats")
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (("generate", "{nowhere}"), "nowhere"),
+        (("generate", "{folder}", "--order", "sideways"), "order.*sideways"),
+        (("generate", "{folder}", "a<mask>", "--max_new_tokens", "99"), "99 new tokens"),
+        (("generate", "{folder}", "--device", "nothing"), "device.*nothing"),
+        (("generate", "{folder}", "--dtype", "nothing"), "dtype.*nothing"),
+        (("infill", "{folder}", "abc"), "no gap"),
+        (("infill", "{encoder}", "a<mask>c"), "encoder"),
+        (("score", "{folder}", ""), "empty"),
+        (("score", "{encoder}", "abc", "--num_orders", "4"), "num_orders"),
+        (("convert", "{nowhere}", "{nowhere}"), "training/conversion"),
+        (("generate", "{folder}", "--temperature", "hot"), None),
+        (("generate", "{folder}", "--do_sample", "1"), None),
+        (("generate", "{folder}", "--max_new", "1"), None),
+        (("infill", "{folder}", "--lengths", "a-b"), None),
+        (("infill", "{folder}", "--suppress_tokens", "[1"), None),
+        ((), None),
+    ],
+)
+def test_errors_have_one_line(
+    folder: str,
+    tiny_tokenizer: PreTrainedTokenizerFast,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture,
+    argv: tuple[str, ...],
+    message: str | None,
+) -> None:
+    """The exit status is 1 for a wrong input (with `message`), and 2 for a wrong option."""
+    sizes = {name: value for name, value in SIZES.items() if name != "initializer_range"}
+    MDMEncoderForMaskedLM(MDMEncoderConfig(vocab_size=17, **sizes)).save_pretrained(tmp_path / "encoder")
+    tiny_tokenizer.save_pretrained(tmp_path / "encoder")
+    paths = {"folder": folder, "encoder": tmp_path / "encoder", "nowhere": tmp_path / "nowhere"}
+    capsys.readouterr()  # progress bars of saving
+    with pytest.raises(SystemExit, match=f"^error: .*{message}" if message else "^2$") as error:
+        main([word.format(**paths) for word in argv])
+    shown = str(error.value) if message else capsys.readouterr().err.rstrip("\n")
+    assert "\n" not in shown
+    assert shown.startswith("error: ")

@@ -84,19 +84,11 @@ def measure(
     if arguments.threads is not None:
         torch.set_num_threads(arguments.threads)
     device = find_device(arguments.device)
-    torch.manual_seed(0)
-    if arguments.model is None:
-        with device:  # a GPU draws random weights much faster than a CPU
-            model = AOGPTForAnyOrderLM(AOGPTConfig(**SIZES[arguments.size]))
-    else:
-        model = load_pretrained(AOGPTForAnyOrderLM, find_model(arguments.model))
-    model = model.eval().to(device, getattr(torch, arguments.dtype))
+    model = load_decoder(arguments, device)
     longest = model.config.max_position_embeddings
     length = longest if arguments.length is None else arguments.length
     if not 1 <= length <= longest:
         raise ValueError(f"`length` must be between 1 and {longest} (`max_position_embeddings`), but is {length}.")
-    if arguments.compile:
-        model.model.compile()
     names = arguments.contenders + ([arguments.causal_lm] if arguments.causal_lm else [])
     contenders = make_contenders(names, model, length, arguments.compile)
     if arguments.compare is not None:
@@ -120,6 +112,20 @@ def measure(
             report["points"] = finished + points
             save(report)
     return report
+
+
+def load_decoder(arguments: SpeedArguments, device: torch.device) -> AOGPTForAnyOrderLM:
+    """Return the decoder, with random weights unless `model` is set, on a device."""
+    torch.manual_seed(0)
+    if arguments.model is None:
+        with device:  # a GPU draws random weights much faster than a CPU
+            model = AOGPTForAnyOrderLM(AOGPTConfig(**SIZES[arguments.size]))
+    else:
+        model = load_pretrained(AOGPTForAnyOrderLM, find_model(arguments.model))
+    model = model.eval().to(device, getattr(torch, arguments.dtype))
+    if arguments.compile:
+        model.model.compile()
+    return model
 
 
 def find_device(name: str) -> torch.device:

@@ -129,11 +129,9 @@ def differentiate_chunk(
     needs_grad: bool,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     """
-    Return the weighted loss of a chunk of positions, and its gradient (positions, width) with respect to the logits.
+    Return the weighted loss of a chunk of positions, and its gradient (positions, width) divided by `unit`.
 
-    The gradient is divided by `unit`, and is None unless `needs_grad` is True. `logits` (positions, width) may be
-    overwritten. Columns from `num_ids` on are ignored. `ids` (positions, 1) are the targets, and `scale` (positions,)
-    is the weight of each position.
+    `logits` (positions, width) may be overwritten. `ids` (positions, 1) are targets, `scale` (positions,) weights.
     """
     dtype, logits = logits.dtype, logits.to(scale.dtype)
     if logits.shape[1] > num_ids:

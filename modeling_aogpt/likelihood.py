@@ -442,9 +442,7 @@ def resolve_orders(
     """
     Return the orders over which a likelihood is averaged. The arguments are those of `log_likelihood`.
 
-    Raises:
-        ValueError: If an argument is not allowed, or if `num_orders` is above 1 for an order that is always the same,
-            unless `allow_repeats` is True.
+    With `allow_repeats`, `num_orders` may be above 1 for an order that is always the same.
     """
     check_integer("num_orders", num_orders)
     if orders is None:
@@ -461,11 +459,7 @@ def resolve_orders(
 def score_orders(
     scorer: "RowScorer", orders: Orders, num_orders: int, ensemble_size: int = 1, num_ranks: int | None = None
 ) -> "LogLikelihoodOutput":
-    """
-    Return the mean of log p(x | order) over `num_orders` orders, in each of them with the ensemble gain.
-
-    With `num_ranks`, the gain is estimated from this number of random ranks of each order.
-    """
+    """Return the mean of log p(x | order) over orders, with the ensemble gain of each (from `num_ranks` ranks)."""
     no_context, totals, per_token = torch.zeros_like(scorer.num_tokens), [], 0.0
     for _ in range(num_orders):
         drawn = orders.draw(scorer.is_token, scorer.generator)
@@ -485,13 +479,8 @@ def score_orders(
 
 
 def count_orders_per_pass(num_targets: int, num_context: int, rows_per_pass: int) -> int:
-    """
-    Return the number of orders of the targets to score in one pass, with the same order of the context.
-
-    A pass has at most as many target rows as context rows. With more target rows, most of the computed attention scores
-    would be between rows of different orders, which do not attend to each other. A pass also has at most
-    `rows_per_pass` rows, to limit the size of its attention mask.
-    """
+    """Return the number of orders of the targets to score in one pass, with the same order of the context."""
+    # With more target rows than context rows, most attention scores would be between orders, where nothing attends.
     return max(1, min(num_context, rows_per_pass - num_context) // max(1, num_targets))
 
 
@@ -499,14 +488,10 @@ def join_branches(
     parts: list[torch.LongTensor], num_context: torch.LongTensor, num_targets: torch.LongTensor
 ) -> tuple[torch.LongTensor, torch.LongTensor]:
     """
-    Concatenate the context and several orders of the targets. Each order becomes a branch (see `orders.py`).
+    Concatenate the context, which is the first part, and orders of the targets, each of which becomes a branch.
 
-    The first of the `parts` contains positions of the context (batch, max_context), of which the first `num_context`
-    (batch,) are used. Each other part contains an order of the targets (batch, max_targets), of which the first
-    `num_targets` (batch,) are used. Other entries are padding.
-
-    Returns:
-        The target position and the branch of each row, both of shape (batch, rows).
+    The first `num_context` or `num_targets` (batch,) entries of each part are used. The result contains the target
+    position and the branch of each row, both (batch, rows).
     """
     branches = []
     for branch, part in enumerate(parts, CONTEXT):  # CONTEXT is -1, so the orders of the targets are branches 0, 1, ...
@@ -614,9 +599,8 @@ class RowScorer(TokenScorer):
         """
         Return the log-probability of every token of a branch given the context and the earlier tokens of the branch.
 
-        `columns` (copies * batch, rows) contains the column of `input_ids` that each row predicts. It can contain
-        several copies of the batch one after another. `branches` contains the branch of each row (see `orders.py`).
-        `branches` and the float64 result have the shape of `columns`. The result is 0 at context and padding.
+        `columns` (copies * batch, rows) contains the column of `input_ids` that each row predicts, for one or several
+        copies of the batch. The float64 result is 0 at context and padding.
         """
         scores = torch.zeros(columns.shape, dtype=torch.float64, device=columns.device)
         num_rows = (branches != PADDING).sum(dim=-1)
@@ -651,12 +635,9 @@ class RowScorer(TokenScorer):
         num_permutations: int,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """
-        Return log(mean of p) and the mean of log p over random permutations of the context.
+        Return log(mean of p) and the mean of log p over random permutations of the context; 0 outside branches.
 
-        Both have shape (batch, rows), and are 0 outside branches.
-
-        `columns` and `branches` are as in [`score`], for one copy of the batch. The context of a sequence is its first
-        `num_context` (batch,) rows.
+        `columns` and `branches` are as in [`score`], for one copy of the batch.
         """
         log_sum = torch.full(columns.shape, -torch.inf, dtype=torch.float64, device=columns.device)
         sum_of_logs = torch.zeros_like(log_sum)
@@ -678,12 +659,7 @@ class RowScorer(TokenScorer):
         branches: torch.LongTensor,
         ensemble_size: int,
     ) -> torch.Tensor:
-        """
-        Return log p_ens (batch, rows) of an ensemble of `ensemble_size` orders of the context; 0 outside branches.
-
-        The ensemble consists of the current order, for which `scores` contains log p, and of random permutations of the
-        context.
-        """
+        """Return log p_ens (batch, rows) of the current order, which has `scores`, and `ensemble_size` - 1 others."""
         if ensemble_size == 1:
             return scores
         others, _ = self.score_permutations(columns, num_context, branches, ensemble_size - 1)
@@ -706,12 +682,7 @@ def permute_context(
 def draw_context_sizes(
     num_gaining: torch.LongTensor, num_draws: int, generator: torch.Generator | None
 ) -> list[torch.LongTensor]:
-    """
-    Draw stratified numbers of context tokens: a list of `num_draws` tensors (batch,).
-
-    An ensemble over orders of the context can differ from a single order only if the context has at least
-    `MIN_ENSEMBLE_CONTEXT` tokens. Sequence b has `num_gaining[b]` such sizes, and the draws are uniform over them.
-    """
+    """Draw `num_draws` stratified numbers (batch,) of context tokens, from the `num_gaining` that allow a gain."""
     draws = draw_stratified(num_draws, len(num_gaining), generator, num_gaining.device)
     return list(MIN_ENSEMBLE_CONTEXT + (draws * num_gaining).floor().long())
 
@@ -720,15 +691,12 @@ def ensemble_gain_along_orders(
     scorer: RowScorer, orders: torch.LongTensor, scores: torch.Tensor, ensemble_size: int, num_ranks: int | None
 ) -> tuple[torch.Tensor, list[torch.Tensor]]:
     """
-    Compute the ensemble gain at all ranks of `orders`, or estimate it without bias from `num_ranks` random ranks.
+    Compute the ensemble gain at all ranks of `orders`, or estimate it without bias from `num_ranks` stratified ranks.
 
-    `orders` (batch, n) have padding at the end. `scores` (batch, n) are the log-probabilities of the tokens under these
-    orders, by rank. The random ranks are stratified (see [`draw_stratified`]). To compute the gain at rank r, the model
-    computes (M - 1)(r + 1) rows.
+    `scores` (batch, n) are the log-probabilities of the tokens under these orders, by rank.
 
     Returns:
-        The gain (batch, n) by rank, and for each drawn rank an estimate (batch,) of the total gain that uses only this
-        rank. The mean of these estimates is the sum of the returned gain.
+        The gain (batch, n) by rank, and an estimate (batch,) of its sum from each drawn rank alone.
     """
     length, num_tokens = orders.shape[1], scorer.num_tokens
     num_gaining = (num_tokens - MIN_ENSEMBLE_CONTEXT).clamp(min=0)
@@ -755,13 +723,11 @@ def ensemble_gain_of_random_orders(
     """
     Estimate the mean ensemble gain over all orders without bias, from random contexts as in masked diffusion (Eq. 2).
 
-    A draw is a random context with a random number l of tokens. For each of M random permutations of the context, the
-    n - l other tokens are predicted in parallel. Any of these permutations could be the current order, so log p is
-    averaged over all of them. A draw takes M n rows.
+    For each of M random permutations of a random context, the other tokens are predicted in parallel. Any of these
+    permutations could be the current order, so log p is averaged over all of them.
 
     Returns:
-        The gain (batch, n) by position, and for each draw an estimate (batch,) of the total gain that uses only this
-        draw. The mean of these estimates is the sum of the returned gain.
+        The gain (batch, n) by position, and an estimate (batch,) of its sum from each draw alone.
     """
     num_tokens, (batch_size, length) = scorer.num_tokens, scorer.input_ids.shape
     num_gaining = (num_tokens - MIN_ENSEMBLE_CONTEXT).clamp(min=0)
@@ -796,9 +762,7 @@ def draw_masks(
     """
     Draw the targets to mask at diffusion `times` (batch,) in (0, 1]: at least one in each sequence that has targets.
 
-    Returns:
-        A boolean tensor (batch, n) that is True at masked positions, and the weight (batch,) of the log-probabilities
-        of these positions in the bound.
+    Return a boolean tensor (batch, n), and the weight (batch,) of the log-probabilities in the bound.
     """
     num_targets = is_target.sum(dim=-1)
     draws = draw_uniform(*is_target.shape, generator=generator, device=is_target.device)
@@ -833,11 +797,6 @@ def diffusion_bound(
     token is masked with probability t. One can instead mask k of n tokens, with a uniformly random number k and the
     weight n / k. For a model that does not depend on t, this has the same mean (second line of Eq. 2) and less
     variance.
-
-    `score` computes log-probabilities of masked tokens with `scorer`. `is_target` (batch, n) is True at positions to
-    score; other positions are context and are never masked. With `masking="bernoulli"`, each target is masked with
-    probability t, conditioned on at least one target being masked (Eq. 1). With `"fixed_count"`, exactly ceil(t n) of n
-    targets are masked (Eq. 2). `num_times` must be even, since two diffusion times are drawn in each stratum.
     """
     check_even("num_times", num_times)
     check_choice("masking", masking, MASKINGS)
@@ -862,10 +821,9 @@ def average_over_orders(
     scorer: TokenScorer, per_token: torch.Tensor, totals: list[torch.Tensor], is_random: bool
 ) -> LogLikelihoodOutput:
     """
-    Return the output of a likelihood that is the mean over one or several orders.
+    Return the output of a likelihood that is the mean over orders.
 
-    `per_token` (batch, n) is the mean over orders of log p of each token, by position. `totals` contains, for each
-    order, the log-likelihoods (batch,) of the sequences. `is_random` is True if the totals depend on random numbers.
+    `totals` are the log-likelihoods (batch,) of each order. `is_random` is True if they depend on random numbers.
     """
     log_likelihood, totals = per_token.sum(dim=-1), torch.stack(totals)
     check_finite(torch.cat((totals, log_likelihood[None])), scorer.model.dtype)

@@ -113,12 +113,7 @@ def eager_attention_forward(
     scaling: float,
     **kwargs: Unpack[TransformersKwargs],
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """
-    Return attention output (batch, rows, heads, head_dim) and attention weights (batch, heads, rows, slots).
-
-    The slots are the cached and new rows. `attention_mask` is True where a row attends to a slot. If it is None,
-    attention is causal.
-    """
+    """Return attention output (batch, rows, heads, head_dim) and attention weights (batch, heads, rows, slots)."""
     if attention_mask is None:
         rows = torch.arange(query.shape[2], device=query.device)
         attention_mask = rows[:, None] >= rows
@@ -184,8 +179,7 @@ class AOGPTAttention(nn.Module):
         """
         Return attention output (batch, kept rows, hidden_size) and attention weights of the rows in the slice `kept`.
 
-        All rows get keys and values. `rotations` are the rotation of attention queries and the rotation of keys. For
-        `attention_mask` and `cache`, see [`AOGPTModel.forward`].
+        `rotations` are those of attention queries and of keys.
         """
         heads = (-1, self.config.head_dim)
         query = self.q_proj(hidden_states[:, kept]).unflatten(-1, heads)  # (batch, kept rows, heads, head_dim)
@@ -240,8 +234,8 @@ class TargetModulation(nn.Module):
         """
         Return `num_vectors` tensors (batch, rows, hidden_size).
 
-        `targets` (batch, rows) are indices into `conditions` (n, target_embedding_size), which are target embeddings or
-        noise-level embeddings after SiLU. The caller may pass `table`, the projection of all `conditions`, instead.
+        `targets` (batch, rows) are indices into `conditions` (n, target_embedding_size), embeddings of targets or noise
+        levels after SiLU, or into `table`, the projection of all `conditions`.
         """
         # While exporting, the choice must not depend on the size of the batch, which may be dynamic.
         if table is None and (torch.compiler.is_exporting() or targets.numel() > conditions.shape[0]):
@@ -301,11 +295,7 @@ class AOGPTLayer(GradientCheckpointingLayer):
         kept: slice = slice(None),
         **kwargs: Any,
     ) -> torch.Tensor:
-        """
-        Return the hidden states of the rows selected by `kept` (see [`AOGPTStack.run_layers`]).
-
-        `targets`, `conditions` and `table` are the arguments of [`TargetModulation`], for models that use it.
-        """
+        """Return the hidden states of the rows in `kept`. For other arguments, see [`TargetModulation`]."""
         if self.modulation is None:
             if self.target_embeddings is not None:
                 hidden_states = hidden_states + self.target_embeddings(targets)
@@ -388,12 +378,7 @@ class AOGPTPreTrainedModel(PreTrainedModel):
 
 
 class Precomputed(NamedTuple):
-    """
-    What forward passes share, made by [`AOGPTStack.precompute`].
-
-    It should be computed once for many passes, because some of Transformers' functions for rotary frequencies make the
-    CPU wait for an accelerator.
-    """
+    """What forward passes share, made by [`AOGPTStack.precompute`]."""
 
     frequencies: Frequencies | None = None  # None without rotary positions
     conditions: torch.Tensor | None = None  # (n, target_embedding_size): inputs of `TargetModulation`, if it is used
@@ -405,12 +390,7 @@ class AOGPTStack(AOGPTPreTrainedModel):
     """Base class of the decoder and the encoder, which runs their layers and final norm."""
 
     def precompute(self, device: torch.device, num_targets: int | None = None) -> Precomputed:
-        """
-        Compute what forward passes share.
-
-        With `num_targets`, the modulations of the targets 0 ... `num_targets` - 1 are tabulated, too. This saves time
-        if there are many passes.
-        """
+        """Compute what forward passes share; for many passes, with modulations of the first `num_targets` targets."""
         frequencies = compute_frequencies(self.config, device) if self.config.position_encoding == "rotary" else None
         if self.config.target_injection != "adaln":
             return Precomputed(frequencies)
@@ -434,17 +414,9 @@ class AOGPTStack(AOGPTPreTrainedModel):
         """
         Return the last hidden states (batch, kept rows, hidden_size) of the rows in `kept`, on the device of `targets`.
 
-        Args:
-            hidden_states (`torch.Tensor` of shape `(batch, rows, hidden_size)`): Embeddings of the rows.
-            targets (`torch.LongTensor` of shape `(batch, rows)`): For each row, the index of its target embedding, or
-                with modulations, the index of its condition. In a decoder, both are the target position.
-            rotary_indices (pair of `torch.LongTensor` of shape `(batch, rows)`): Rotary position index of each
-                attention query and of each key.
-            precomputed (`Precomputed`): Result of [`precompute`].
-            kept (`slice`): Rows to return. For all other rows, the last layer computes only keys and values.
-            attention_mask (`torch.BoolTensor` of shape `(batch or 1, 1, rows or 1, slots)`, *optional*): True where a
-                row attends to a slot.
-            kwargs: Other arguments of [`AOGPTAttention`].
+        `targets` (batch, rows) are indices of target embeddings or conditions. `rotary_indices` are those of attention
+        queries and of keys, both (batch, rows). For rows that are not kept, the last layer computes only keys and
+        values. `attention_mask` (batch or 1, 1, rows or 1, slots) is True where a row attends to a slot.
         """
         frequencies, conditions, tables = precomputed
         rotations = frequencies and tuple(compute_rotation(indices, *frequencies) for indices in rotary_indices)
@@ -612,8 +584,7 @@ class AOGPTWithHead(AOGPTPreTrainedModel):
         """
         Return the mean cross-entropy over labels other than -100, in at least float32.
 
-        `logits` (batch, n, vocab_size) predict `labels` (batch, n) at the same index. If `num_items_in_batch` is given,
-        the sum of cross-entropies is divided by it, instead of by the number of labels. `kwargs` are ignored.
+        Labels are not shifted. If `num_items_in_batch` is given, it divides the sum instead of the number of labels.
         """
         logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
         return fixed_cross_entropy(logits.flatten(0, 1), labels.flatten(), num_items_in_batch)
@@ -644,12 +615,7 @@ class AOGPTWithHead(AOGPTPreTrainedModel):
         output: ModelOutput,
         **kwargs: Unpack[TransformersKwargs],
     ) -> MaskedLMOutput:
-        """
-        Return the output of a masked language model for the logits (batch, n, vocab_size) of the head.
-
-        In the output, ids that are not text have probability 0. At unmasked positions, the given token has
-        probability 1.
-        """
+        """Return the output of a masked language model, in which given tokens have probability 1."""
         is_masked = input_ids == self.config.mask_token_id
         lowest = torch.finfo(logits.dtype).min
         logits[..., self.config.num_valid_tokens :] = lowest

@@ -55,13 +55,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def read_index(path: Path) -> dict[str, str]:
-    """
-    Return the file of each tensor that an index (`*.index.json`) lists.
-
-    Raises:
-        ValueError: If the index is damaged, or if one of its files is not a plain name. A path could lead out of the
-            model folder, to private files.
-    """
+    """Return the file of each tensor in an index. A path, which could lead out of the folder, is a `ValueError`."""
     files = read_json(path).get("weight_map")
     if not isinstance(files, dict) or not files:
         raise ValueError(f"{path} is damaged: it has no `weight_map` with file names. Download the model again.")
@@ -141,8 +135,7 @@ class Blueprint:
         """
         Raise a `ValueError` unless `tensors` have the right names, shapes and kinds, and their values are finite.
 
-        If the source has tied weights but no tensor of the head, the head is added to `tensors`. Values of tensors on
-        the meta device are not checked. `source` and `settings` are parts of the message.
+        A tied head that the source lacks is added to `tensors`. `source` and `settings` are parts of the message.
         """
         if self.tied and self.tied[1] in tensors:
             tensors.setdefault(self.tied[0], tensors[self.tied[1]])

@@ -10,7 +10,7 @@ encoders. Only speculative decoding also uses *verify*, which only decoders have
 """
 
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from itertools import chain
 from typing import NamedTuple
 
@@ -30,13 +30,11 @@ Indices = tuple[torch.LongTensor, torch.LongTensor]
 VALUES_BY_RANK = ("ids", "orders", "positions", "blocks", "unmasking_steps", "token_logprobs")
 
 # A generation that is expected to take at least this number of passes packs the weights on a CPU (see `pack_weights`),
-# and records passes on a GPU (see `cuda_graphs.py`). On a CPU, about 20 passes with several rows save as much time as
-# packing takes.
+# and records passes on a GPU (see `cuda_graphs.py`).
 MIN_PASSES_TO_PREPARE = 32
 
 # Smallest number of expected passes for which recorded passes use the attention kernels of cuDNN. On an NVIDIA H200,
-# cuDNN needs 50 to 110 ms once for each new shape. Each pass of AO-GPT small is then about 0.5 ms faster than with
-# PyTorch's own kernels.
+# cuDNN needs 50 to 110 ms once for each new shape. Each pass of AO-GPT small is then about 0.5 ms faster.
 MIN_PASSES_FOR_CUDNN = 256
 
 # Limits of a recorded pass, over all sequences: its rows, and the slots of the cache. Beyond them, the GPU takes longer
@@ -468,7 +466,9 @@ class CachedDecodingState(DecodingState):
     ) -> torch.Tensor:
         """Return the last hidden states (batch, rows, hidden_size). Contains only operations on the device."""
         self.cache.set_slots(ranks, ids.shape[1])
-        with allow_many_graphs() if self._is_compiled else nullcontext():
+        config = torch._dynamo.config
+        limit = max(config.recompile_limit, MAX_COMPILED_GRAPHS)
+        with config.patch(recompile_limit=limit) if self._is_compiled else nullcontext():
             return self._forward(ids, positions, ranks, num_context, query_mask(ranks, num_context, ids.shape[1]))
 
     def _forward(
@@ -519,12 +519,6 @@ class CachedDecodingState(DecodingState):
 def padded_rows(num_rows: int) -> int:
     """Return the lowest power of two that is at least `num_rows`."""
     return 1 << (num_rows - 1).bit_length()
-
-
-def allow_many_graphs() -> AbstractContextManager:
-    """Return a context manager that raises PyTorch's limit on compiled graphs to `MAX_COMPILED_GRAPHS`."""
-    config = torch._dynamo.config
-    return config.patch(recompile_limit=max(config.recompile_limit, MAX_COMPILED_GRAPHS))
 
 
 # ---------------------------------------------------------------------------------------------------------- encoders

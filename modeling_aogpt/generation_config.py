@@ -266,11 +266,8 @@ class AnyOrderGenerationConfig(GenerationConfig):
 
     @property
     def is_left_to_right(self) -> bool:
-        """
-        Return whether positions are filled in from left to right, with or without contiguous blocks.
-
-        With `unmasking="threshold"`, a position may be filled in before a position to its left.
-        """
+        """Return whether positions are filled in from left to right, with or without contiguous blocks."""
+        # With a threshold, a position may be filled in before a position to its left.
         return self.orders.is_left_to_right and self.unmasking != "threshold"
 
     @property
@@ -304,10 +301,6 @@ class AnyOrderGenerationConfig(GenerationConfig):
 
         An argument that is None restores the default of its field. `is_continuation` tells whether the inputs contain
         no masks, so that generation only continues them.
-
-        Raises:
-            ValueError: If an argument is unknown, has no effect without another one, or is not allowed; or if the
-                configuration has a setting of Transformers that is not supported here.
         """
         for name, value in arguments.items():
             if name not in FIELDS and _has_effect(name, value):
@@ -331,13 +324,9 @@ class AnyOrderGenerationConfig(GenerationConfig):
 
     def validate(self, strict: bool = False, user_set_attributes: set[str] | None = None) -> None:
         """
-        Check all fields. Transformers calls this method when a configuration is made, changed by `update` or saved.
+        Raise a `ValueError` if a value is not allowed, or if values contradict each other.
 
-        `strict` is True when the configuration is saved. `user_set_attributes` is not used.
-
-        Raises:
-            ValueError: If a value is not allowed, if values contradict each other, or if a configuration that cannot
-                be loaded again is saved.
+        Transformers calls this method when a configuration is made, changed by `update` or, with `strict`, saved.
         """
         if strict and isinstance(self.order, torch.Tensor):
             raise ValueError(

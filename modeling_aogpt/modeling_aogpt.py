@@ -269,12 +269,7 @@ def add_product(total: torch.Tensor, one: torch.Tensor, other: torch.Tensor) -> 
 
 
 class AOGPTLayer(GradientCheckpointingLayer):
-    """
-    Layer of attention and MLP, with norms and residual connections.
-
-    With `target_injection="adaln"`, shifts, scales and gates of the layer are computed from the target. With `"sigma"`
-    (only in encoders), they are computed from the noise level.
-    """
+    """Layer of attention and MLP, with norms, residual connections, and modulations by target or noise level."""
 
     def __init__(self, config: AOGPTConfig, layer_idx: int) -> None:
         super().__init__()

@@ -36,7 +36,7 @@ from common.encoding import encode_documents
 from common.files import write_json
 from common.hardware import hardware, versions
 from common.models import find_model, identity_of_weights, longest_sequence
-from common.packing import pad, total
+from common.packing import leave_out_long, pad, total
 from common.processes import in_turn, start_accelerator
 from common.results import check_is_no_run, default_length, settings_of_run
 from common.text_files import check_sample_by, find_files, load_files
@@ -330,7 +330,8 @@ def _cut(
     """Tokenize documents, and cut them into sequences. Total counts are added to `facts`."""
     documents = encode_documents(texts, tokenizer, with_token_bytes=True)
     if packing == "documents":
-        sequences = pad(documents, length, tokenizer.eos_token_id, "given")[0].to_list()
+        documents, _ = leave_out_long(documents, length, "given", drop_long_documents=False)
+        sequences = pad(documents, length, tokenizer.eos_token_id).to_list()
         if is_causal:  # causal models were not trained on the padding
             sequences = [one | {"input_ids": one["input_ids"][: one["num_tokens"]]} for one in sequences]
     else:

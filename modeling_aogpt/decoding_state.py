@@ -9,9 +9,8 @@ re-masks generated tokens. Samplers use only these four operations, so they work
 encoders. Only speculative decoding also uses *verify*, which only decoders have.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
-from itertools import chain
 from typing import NamedTuple
 
 import torch
@@ -325,10 +324,6 @@ class AnyOrderCache:
         self._sequences = torch.arange(batch_size, device=devices[0])[:, None]
         self._slots: slice | torch.LongTensor = slice(0, 0)
         self._num_visible = 0
-
-    def tensors(self) -> Iterator[torch.Tensor]:
-        """Yield the keys and then the values (batch, heads, slots, head_dim) of each layer."""
-        return chain.from_iterable(self.layers)
 
     def set_slots(self, slots: slice | torch.LongTensor, num_visible: int) -> None:
         """Set the slots (batch, rows) that the next pass writes, and the number of leading slots that it reads."""

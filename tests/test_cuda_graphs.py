@@ -59,7 +59,7 @@ class SimulatedRecording:
         self.name = function.__name__
         self.arguments = tuple(None if values is None else values.clone() for values in arguments)
         cache = getattr(getattr(function, "__self__", None), "cache", None)
-        tensors = [] if cache is None else list(cache.tensors())
+        tensors = [] if cache is None else [values for layer in cache.layers for values in layer]
         before = [values.clone() for values in tensors]
         self.graph = make_fx(lambda *values: function(*values))(*self.arguments)  # also runs the function
         for values, saved in zip(tensors, before, strict=True):

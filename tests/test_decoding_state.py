@@ -97,9 +97,9 @@ def test_cache_has_the_dtype_of_attention() -> None:
     """So that no pass converts the cache."""
     model, zeros = random_model().float(), torch.zeros(1, 12, dtype=torch.long)
     arguments = model, zeros, torch.arange(12)[None], zeros, zeros == 0
-    assert next(CachedDecodingState(*arguments).cache.tensors()).dtype == torch.float32
+    assert CachedDecodingState(*arguments).cache.layers[0][0].dtype == torch.float32
     with torch.autocast("cpu", torch.bfloat16):
-        assert next(CachedDecodingState(*arguments).cache.tensors()).dtype == torch.bfloat16
+        assert CachedDecodingState(*arguments).cache.layers[0][0].dtype == torch.bfloat16
 
 
 @pytest.mark.parametrize("num_rows", [1, 3])

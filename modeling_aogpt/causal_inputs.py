@@ -3,26 +3,33 @@
 """
 Inputs of `AOGPTForCausalLM`: rows, attention masks, positions and caches, with the conventions of Transformers.
 
-Every forward pass runs the start row, followed by one row for each new token. The start row is not cached.
+Every forward pass runs the start row, followed by one row for each new token. The start row is not cached. If a text
+begins with the model's start token, this token is the start row: its row is a start row, too, no other row attends to
+it, and the positions of the text are counted after it. If all texts of a batch begin with it, no start row is added.
 """
 
 import warnings
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from transformers.cache_utils import Cache
 from transformers.modeling_outputs import CausalLMOutputWithPast
 from transformers.modeling_utils import PreTrainedModel
+from transformers.utils import logging
 
 from .configuration_aogpt import AOGPTConfig
-from .devices import has_padding
+from .devices import has_padding, is_readable
 from .orders import token_positions
-from .validation import check_integer_dtype, check_tensor, prepare_input_ids, should_validate
+from .validation import check_integer_dtype, check_tensor, prepare_input_ids, should_validate, start_mask
 
 # Name of the cache in the outputs of models, and in the arguments that `generate` of Transformers passes to models.
 # Transformers 5.24 renamed it from `past_key_values` to `cache`.
 CACHE_NAME = "cache" if "cache" in CausalLMOutputWithPast.__dataclass_fields__ else "past_key_values"
+# Attribute of caches: a boolean tensor (batch,), True if the cached text begins with the model's start token.
+HAS_START_NAME = "_aogpt_has_start"
+
+logger = logging.get_logger(__name__)
 
 
 def check_old_cache_name(cache: Cache | None) -> None:
@@ -48,29 +55,194 @@ class StartRowCache:
         return torch.cat((keys[:, :, :1], stored_keys), dim=2), torch.cat((values[:, :, :1], stored_values), dim=2)
 
 
+class CausalInputs(NamedTuple):
+    """Inputs of a forward pass of `AOGPTForCausalLM`."""
+
+    rows: dict[str, Any]  # keyword arguments of `AOGPTModel.forward`; the last n rows contain the new tokens
+    is_start: torch.BoolTensor | None  # (batch, n): whether a new token is a start token; None if the model has none
+    is_beyond: torch.BoolTensor | None  # (batch, n): whether a new row predicts a position that the model lacks
+
+
 def prepare_causal_inputs(
     model: PreTrainedModel,
     input_ids: torch.LongTensor,
     attention_mask: torch.Tensor | None,
     position_ids: torch.LongTensor | None,
     cache: Cache | None,
-) -> dict[str, Any]:
-    """Check the inputs of `AOGPTForCausalLM.forward`, and return the keyword arguments of `AOGPTModel.forward`."""
-    length, num_cached = input_ids.shape[1], 0 if cache is None else cache.get_seq_length()
+) -> CausalInputs:
+    """Check the inputs of `AOGPTForCausalLM.forward`, and return the inputs of the decoder."""
+    config, length, num_cached = model.config, input_ids.shape[1], 0 if cache is None else cache.get_seq_length()
+    if length == 0:
+        raise ValueError("`input_ids` has no tokens. To generate without a prompt, call `generate()` without inputs.")
     is_token, is_visible = split_attention_mask(attention_mask, length, num_cached)
     input_ids = prepare_input_ids(model, input_ids, None if is_token is None else is_token[:, -length:])
-    positions = prepare_positions(model, input_ids, position_ids, is_token, num_cached)
+    num_slots = length if cache is None else cache.get_mask_sizes(length, 0)[0]
+    columns = num_cached + torch.arange(length, device=input_ids.device)
+    first = has_start = is_start = hidden = None
+    num_added = 1  # start rows
+    if attention_mask is not None or config.start_token_id is not None:
+        first = find_first_tokens(is_token, is_visible, len(input_ids), num_slots, input_ids.device)
+    if config.start_token_id is not None:
+        has_start = find_start_tokens(config.start_token_id, input_ids, first, num_cached, cache)
+        is_start = has_start[:, None] & (columns == first[:, None])
+        num_added, hidden = replace_start_row(has_start, first, is_visible)
+    elif not model.training and isinstance(num_cached, int) and num_cached == 0 and is_readable(input_ids):
+        warn_if_started(config, input_ids[:, 0] if first is None else input_ids[columns == first[:, None]])
+    positions, last = prepare_positions(model, input_ids, position_ids, is_token, num_cached, has_start, is_start)
     if position_ids is not None and attention_mask is None:
         check_not_packed(positions)
-    num_slots = length if cache is None else cache.get_mask_sizes(length, 0)[0]
-    positions = F.pad(positions.expand_as(input_ids), (1, 0), value=-1)
-    return {
-        "input_ids": F.pad(input_ids, (1, 0)),
-        "positions": positions,
-        "target_positions": (positions + 1).clamp(max=model.config.max_position_embeddings - 1),
-        "attention_mask": prepare_mask(is_token, is_visible, length, num_slots, num_cached, input_ids.device),
-        "cache": None if cache is None else StartRowCache(cache),
+    if first is not None:  # rows before the text are start rows
+        first_text = first if has_start is None else first + has_start
+        positions = torch.where(columns < first_text[:, None], -1, positions)
+    mask = prepare_mask(is_token, is_visible, hidden, num_added, length, num_slots, num_cached, input_ids.device)
+    targets, is_beyond = positions.expand_as(input_ids) + 1, None
+    if config.target_injection != "none":
+        is_beyond = find_rows_beyond(model, targets, last)
+        targets = targets.clamp(max=config.max_position_embeddings - 1)
+    rows = {
+        "input_ids": F.pad(input_ids, (num_added, 0)),
+        "positions": F.pad(positions.expand_as(input_ids), (num_added, 0), value=-1),
+        "target_positions": F.pad(targets, (num_added, 0)),
+        "attention_mask": mask,
+        "cache": StartRowCache(cache) if cache is not None and num_added else cache,
     }
+    return CausalInputs(rows, is_start, is_beyond)
+
+
+def find_first_tokens(
+    is_token: torch.BoolTensor | None,
+    is_visible: torch.BoolTensor | None,
+    batch_size: int,
+    num_slots: int,
+    device: torch.device,
+) -> torch.LongTensor:
+    """
+    Return the column (batch,) of the first token of each text, counted with cached columns.
+
+    It is `num_slots` if all columns are padding. `is_token` and `is_visible` are results of [`split_attention_mask`].
+    """
+    if is_visible is not None:
+        is_token = is_visible.any(dim=2)[:, 0]  # no row attends to padding
+    if is_token is None:
+        return torch.zeros(batch_size, dtype=torch.long, device=device)
+    first = torch.where(is_token.any(dim=1), is_token.long().argmax(dim=1), num_slots)
+    return first.to(device).expand(batch_size)
+
+
+def find_start_tokens(
+    start_token_id: int,
+    input_ids: torch.LongTensor,
+    first: torch.LongTensor,
+    num_cached: int | torch.Tensor,
+    cache: Cache | None,
+) -> torch.BoolTensor:
+    """
+    Return whether each text begins with the start token, a tensor (batch,), and store the result in the cache.
+
+    `first` (batch,) is the result of [`find_first_tokens`]. If the first token of a text is cached, the stored result
+    of an earlier pass is used.
+    """
+    length, index = input_ids.shape[1], first - num_cached
+    tokens = input_ids.gather(1, index.clamp(0, length - 1)[:, None])[:, 0]
+    has_start = (index >= 0) & (index < length) & (tokens == start_token_id)
+    if cache is None:
+        return has_start
+    known = None
+    if isinstance(num_cached, torch.Tensor) or num_cached > 0:
+        known = check_known_starts(getattr(cache, HAS_START_NAME, None), num_cached, len(input_ids))
+    if known is not None:
+        has_start = torch.where(index < 0, known.to(first.device), has_start)
+    if known is not None and cache.is_compileable:
+        known.copy_(has_start)  # compiled passes must not replace tensors of a cache
+    else:
+        if cache.is_compileable and not torch.compiler.is_compiling():
+            torch._dynamo.mark_static_address(has_start)  # for CUDA graphs, as in the caches of Transformers
+        setattr(cache, HAS_START_NAME, has_start)
+    return has_start
+
+
+def replace_start_row(
+    has_start: torch.BoolTensor, first: torch.LongTensor, is_visible: torch.BoolTensor | None
+) -> tuple[int, torch.LongTensor | None]:
+    """
+    Return the number of start rows to add, and the slot (batch,) of the start token of each text, which is hidden.
+
+    If every text begins with a start token in the first column, these tokens are visible, and no start row is added.
+    The hidden slot is -1 in texts without a start token. It is None if no slot is hidden.
+    """
+    if not is_readable(has_start):
+        return 1, torch.where(has_start, first, -1)
+    replaces_all, is_any = torch.stack(((has_start & (first == 0)).all(), has_start.any())).tolist()
+    if replaces_all and is_visible is None:
+        return 0, None
+    return 1, torch.where(has_start, first, -1) if is_any else None
+
+
+def begins_with_start(
+    config: AOGPTConfig, input_ids: torch.LongTensor, attention_mask: torch.Tensor | None, cache: Cache | None
+) -> torch.BoolTensor:
+    """Return whether each text of a generation begins with the start token, a tensor (batch,)."""
+    known = getattr(cache, HAS_START_NAME, None)
+    if known is not None and cache.get_seq_length() > 0:
+        return known
+    is_whole = attention_mask is not None and attention_mask.shape == input_ids.shape
+    return start_mask(config, input_ids, attention_mask if is_whole else None).any(dim=1)
+
+
+def check_known_starts(
+    known: torch.BoolTensor | None, num_cached: int | torch.Tensor, batch_size: int
+) -> torch.BoolTensor | None:
+    """
+    Return which cached texts begin with a start token, a tensor (batch,), or None if the cache must be empty.
+
+    Raises:
+        ValueError: If this is unknown.
+    """
+    if known is None and (not isinstance(num_cached, torch.Tensor) or (is_readable(num_cached) and num_cached > 0)):
+        raise ValueError(
+            "`cache` was not filled by `forward` of an AOGPTForCausalLM, so it is unknown whether the cached texts "
+            "begin with the start token. Pass an empty cache and the whole texts."
+        )
+    if known is None or len(known) == batch_size:
+        return known
+    if (known != known[0]).any():
+        raise ValueError(
+            f"`cache` was filled with {len(known)} texts, only some of which begin with the start token, but "
+            f"`input_ids` has {batch_size} sequences. Remove the start token from all texts, or fill a new cache."
+        )
+    return known[:1].expand(batch_size)
+
+
+def warn_if_started(config: AOGPTConfig, tokens: torch.LongTensor) -> None:
+    """Warn if a first token of a text (one of `tokens`) is a beginning-of-text or end-of-text token."""
+    ends = config.eos_token_id if isinstance(config.eos_token_id, list) else [config.eos_token_id]
+    special = [token for token in (config.bos_token_id, *ends) if token is not None]
+    if special and torch.isin(tokens, torch.tensor(special, device=tokens.device)).any():
+        logger.warning_once(
+            f"A text begins with a special token (one of {sorted(set(special))}). This model adds a learned start row "
+            "to each text, and no token stands for it, so the special token is treated as text. If it is there to "
+            "start the text, remove it: call the tokenizer with add_special_tokens=False, and `generate()` without "
+            "inputs if there is no prompt. In lm-eval, use `--model aogpt` (eval/harness.py)."
+        )
+
+
+def find_rows_beyond(model: PreTrainedModel, targets: torch.LongTensor, last: int | None) -> torch.BoolTensor | None:
+    """
+    Return whether each row predicts a position that the model lacks, a tensor (batch, n); None if no row does.
+
+    `targets` (batch, n) are the target positions of the rows, and `last` is at least the largest position of a token,
+    or None if it is unknown. In training, always return None.
+    """
+    most = model.config.max_position_embeddings
+    if model.training or (last is not None and last + 1 < most):
+        return None
+    if is_readable(targets):
+        logger.warning_once(
+            f"A text has {most} tokens, and this model has {most} positions (config.max_position_embeddings), so it "
+            "cannot predict the token after the last one. These logits are NaN. If they are needed, use shorter texts "
+            f"(in lm-eval: --model_args max_length={most - 1})."
+        )
+    return targets >= most
 
 
 def check_positions(position_ids: torch.LongTensor, input_ids: torch.LongTensor) -> None:
@@ -140,9 +312,21 @@ def prepare_positions(
     position_ids: torch.LongTensor | None,
     is_token: torch.BoolTensor | None,
     num_cached: int | torch.Tensor,
-) -> torch.LongTensor:
-    """Check `position_ids`, or count positions without padding. Return the positions (batch or 1, n) of the tokens."""
-    length = input_ids.shape[1]
+    has_start: torch.BoolTensor | None,
+    is_start: torch.BoolTensor | None,
+) -> tuple[torch.LongTensor, int | None]:
+    """
+    Check `position_ids`, or count positions without padding.
+
+    As in Transformers, they count a start token. `has_start` and `is_start` are those of [`prepare_causal_inputs`].
+
+    Returns:
+        The positions (batch or 1, n) of the tokens, without the start token, which is at -1; and an upper bound of
+        them, or None if none is known.
+    """
+    length, last = input_ids.shape[1], None
+    if position_ids is None and isinstance(num_cached, int):
+        last = num_cached + length - 1
     if position_ids is not None:
         check_positions(position_ids, input_ids)
         positions = position_ids.long()
@@ -150,12 +334,18 @@ def prepare_positions(
         positions = token_positions(is_token)[:, -length:]
     else:
         positions = num_cached + torch.arange(length, device=input_ids.device)[None]
+    lowest = -1
+    if has_start is not None:
+        positions, lowest = positions - has_start[:, None].long(), -2
     if should_validate(model, positions):
-        first, last = torch.stack(positions.aminmax()).tolist()  # waits for an accelerator only once
+        is_wrong = positions.new_zeros(()) if is_start is None else (is_start & (positions != -1)).any().long()
+        least, last, is_wrong = torch.stack((*positions.aminmax(), is_wrong)).tolist()  # waits for an accelerator once
         check_last_position(model.config, last)
-        if first < -1:
-            raise ValueError(f"`position_ids` must be at least -1 (for padding), but contain {first}.")
-    return positions
+        if least < lowest:
+            raise ValueError(f"`position_ids` must be at least -1 (for padding), but contain {least - lowest - 1}.")
+        if is_wrong and position_ids is not None:
+            raise ValueError("`position_ids` must be 0 at the start token of a text, but are not. Count from 0.")
+    return positions, last
 
 
 def check_last_position(config: AOGPTConfig, last: int) -> None:
@@ -171,19 +361,22 @@ def check_last_position(config: AOGPTConfig, last: int) -> None:
 def prepare_mask(
     is_token: torch.BoolTensor | None,
     is_visible: torch.BoolTensor | None,
+    hidden: torch.LongTensor | None,
+    num_added: int,
     length: int,
     num_slots: int,
     num_cached: int | torch.Tensor,
     device: torch.device,
 ) -> torch.BoolTensor | None:
     """
-    Return the attention mask (batch or 1, 1, rows, slots) with start row, or None if attention is causal.
+    Return the attention mask (batch or 1, 1, rows, slots) with the added start row, or None if attention is causal.
 
-    `is_token` and `is_visible` are results of [`split_attention_mask`]. `num_slots` is the number of keys, including
-    unused entries of the cache.
+    `is_token` and `is_visible` are results of [`split_attention_mask`]. `hidden` (batch,) is the slot of the start
+    token of each text, to which no row attends, or -1. `num_added` is the number of added start rows, 0 or 1.
+    `num_slots` is the number of keys, including unused entries of the cache.
     """
     if is_visible is None:
-        if num_slots == length and not has_padding(is_token):
+        if num_slots == length and hidden is None and not has_padding(is_token):
             return None
         is_visible = causal_mask(length, num_slots, num_cached, is_token, device)
     elif is_visible.shape[-1] != num_slots:
@@ -191,7 +384,9 @@ def prepare_mask(
             f"A 4-D `attention_mask` must have {num_slots} keys (the last dimension), one for each cached or new "
             f"token, but has {is_visible.shape[-1]}."
         )
-    return add_start_row(is_visible)
+    if hidden is not None:
+        is_visible = is_visible & (torch.arange(num_slots, device=device) != hidden[:, None])[:, None, None]
+    return add_start_row(is_visible) if num_added else is_visible
 
 
 def causal_mask(

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import nn
-from transformers import PreTrainedConfig, PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerBase
 from transformers.generation import BaseStreamer, GenerationConfig, GenerationMixin, LogitsProcessorList
 from transformers.utils import ModelOutput, logging
 
@@ -23,7 +23,7 @@ from .decoding_state import DecodingState
 from .devices import draw_uniform, inference_method, to_device
 from .generation_config import AnyOrderGenerationConfig
 from .infill import encode_with_masks
-from .orders import group_orders, index_by_position, token_mask, token_positions
+from .orders import group_orders, index_by_position, token_positions
 from .sampling import (
     UNSUPPORTED_PROCESSORS,
     TokenSampler,
@@ -43,7 +43,15 @@ from .unmasking import (
     ThresholdUnmasking,
     UnmaskingRule,
 )
-from .validation import check_aligned, check_batch, check_mask_token, is_integer, prepare_input_ids
+from .validation import (
+    check_aligned,
+    check_batch,
+    check_mask_token,
+    is_integer,
+    prepare_input_ids,
+    start_mask,
+    token_mask,
+)
 
 logger = logging.get_logger(__name__)
 
@@ -194,7 +202,9 @@ class AnyOrderGenerationMixin(GenerationMixin):
             inputs = inputs.long()
             if attention_mask is not None:
                 check_aligned("attention_mask", attention_mask, inputs)
-            is_token = token_mask(inputs, attention_mask).to(inputs.device)  # padding may have the mask id, too
+            is_token = token_mask(self.config, inputs, attention_mask).to(
+                inputs.device
+            )  # padding may have the mask id, too
             is_continuation = not ((inputs == self.config.mask_token_id) & is_token).any()
         config = config.with_arguments(kwargs, is_continuation=is_continuation)
         self._check_architecture(config)
@@ -364,7 +374,11 @@ class AnyOrderGenerationMixin(GenerationMixin):
     def _prepare_inputs(
         self, inputs: torch.LongTensor | None, attention_mask: torch.Tensor | None, config: AnyOrderGenerationConfig
     ) -> tuple[torch.LongTensor, torch.BoolTensor]:
-        """Return ids (batch * num_return_sequences, n) with masks appended, and whether each of them is no padding."""
+        """
+        Return ids (batch * num_return_sequences, n) with masks appended, and whether each of them is text.
+
+        Padding and start tokens (see `start_mask`) are not text.
+        """
         mask = self.config.mask_token_id
         if inputs is None:
             if attention_mask is not None:
@@ -381,9 +395,12 @@ class AnyOrderGenerationMixin(GenerationMixin):
                     "`max_length` to append masks."
                 )
             if attention_mask is None and length > inputs.shape[1]:
-                warn_if_padded(inputs, self._find_token_id("pad_token_id", config))
-            warn_if_started(self.config, inputs, attention_mask)
+                is_start = start_mask(self.config, inputs, attention_mask)
+                warn_if_padded(inputs.masked_fill(is_start, -1), self._find_token_id("pad_token_id", config))
+        is_token = token_mask(self.config, inputs, attention_mask)
         num_new, most = length - inputs.shape[1], self.config.max_position_embeddings
+        if self.config.start_token_id is not None and not is_token.all(dim=1).any():
+            most += 1  # a start token needs no position
         if num_new < 0:
             raise ValueError(
                 f"`max_length` ({length}) is less than the length of `inputs` ({inputs.shape[1]}). Increase "
@@ -399,7 +416,7 @@ class AnyOrderGenerationMixin(GenerationMixin):
         # If the model is offloaded, `self.device` can be the meta device. The inputs then stay where they are.
         inputs = inputs.to(inputs.device if self.device.type == "meta" else self.device, torch.long)
         ids = nn.functional.pad(inputs, (0, num_new), value=mask)
-        is_token = nn.functional.pad(token_mask(inputs, attention_mask).to(ids.device), (0, num_new), value=True)
+        is_token = nn.functional.pad(is_token.to(ids.device), (0, num_new), value=True)
         prepare_input_ids(self, ids, is_token, allow_mask=True)
         if not ((ids == mask) & is_token).any():
             raise ValueError(
@@ -445,21 +462,6 @@ def warn_if_padded(prompts: torch.LongTensor, pad_token_id: int | None) -> None:
             f"A prompt begins or ends with the padding token ({pad_token_id}), but there is no `attention_mask`, so "
             "this token is treated as text. Pass the tokenizer's `attention_mask`, or call "
             "`model.generate(**tokenizer(...))`."
-        )
-
-
-def warn_if_started(
-    config: PreTrainedConfig, prompts: torch.LongTensor, attention_mask: torch.Tensor | None = None
-) -> None:
-    """Warn if a prompt (batch, n) begins with the start token, which the model adds itself. Padding is skipped."""
-    start = config.start_token_id
-    if start is None or prompts.shape[1] < 2:
-        return
-    is_token = token_mask(prompts, attention_mask).to(prompts.device)
-    if (is_token & (is_token.cumsum(dim=1) == 1) & (prompts == start)).any():
-        logger.warning_once(
-            f"A prompt begins with the start token ({start}), but the model already adds it before each sequence. "
-            "Remove it from the prompt. With `add_special_tokens=False`, a tokenizer does not add it."
         )
 
 

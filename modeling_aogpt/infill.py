@@ -198,7 +198,9 @@ class AnyOrderInfillingMixin:
         searches = self._parse_texts(input_ids, list_lengths(lengths), padded_length, tokenizer)
         # End-of-text in a gap at the end of a document would make the same text as a shorter gap.
         eos = [] if padded_length is None else self._end_of_text_ids()
-        excluded = [token for token in eos if token < self.config.num_valid_tokens]
+        # A start token at the beginning would not be text.
+        start = [] if self.config.start_token_id is None else [self.config.start_token_id]
+        excluded = [token for token in (*eos, *start) if token < self.config.num_valid_tokens]
         # The settings are checked first, because all candidates are scored before the last `generate`.
         settings = self._check_settings(generator, tokenizer, kwargs)
         order = "left_to_right" if settings.has_left_to_right_order else "confidence"
@@ -271,7 +273,7 @@ class AnyOrderInfillingMixin:
             raise ValueError(f"`input_ids` has no gap. Put the mask token ({mask}) where text is missing.")
         if not all(segments[1:-1]):
             raise ValueError("`input_ids` has adjacent masks. Put one mask for each gap, whatever its length.")
-        if not any(segments):
+        if not any((segments[0][self._num_starts(segments) :], *segments[1:])):
             raise ValueError("`input_ids` has no text around the gap. Use `generate` for whole sequences.")
         return segments
 
@@ -295,7 +297,7 @@ class AnyOrderInfillingMixin:
         self, segments: list[list[int]], lengths: list[int] | list[list[int]], padded_length: int | None
     ) -> LengthSearch:
         """Return the search for lengths with which the text fits into the model and into `padded_length`."""
-        num_gaps, num_tokens = len(segments) - 1, sum(map(len, segments))
+        num_gaps, num_tokens = len(segments) - 1, sum(map(len, segments)) - self._num_starts(segments)
         per_gap = [lengths] * num_gaps if all(map(is_integer, lengths)) else lengths
         if len(per_gap) != num_gaps or not all(isinstance(values, list) and values for values in per_gap):
             raise ValueError(
@@ -327,8 +329,12 @@ class AnyOrderInfillingMixin:
         ids = list(segments[0])
         for length, segment in zip(lengths, segments[1:], strict=True):
             ids += [self.config.mask_token_id] * length + segment
-        num_padding = 0 if padded_length is None else padded_length - len(ids)
+        num_padding = 0 if padded_length is None else padded_length + self._num_starts(segments) - len(ids)
         return torch.tensor(ids + self._end_of_text_ids()[:1] * num_padding)
+
+    def _num_starts(self, segments: list[list[int]]) -> int:
+        """Return 1 if a text begins with the model's start token, which is not part of the text, else 0."""
+        return int(segments[0][:1] == [self.config.start_token_id])
 
     def _end_of_text_ids(self) -> list[int]:
         eos = self.config.eos_token_id

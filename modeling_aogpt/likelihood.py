@@ -20,7 +20,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
-from transformers import PreTrainedModel
+from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.utils import ModelOutput
 
 from .devices import check_generator, draw_uniform, inference_method, rows_per_head_call
@@ -38,7 +38,6 @@ from .orders import (
     parallel_queries,
     random_orders,
     step_rows,
-    token_mask,
     token_positions,
 )
 from .validation import (
@@ -52,7 +51,9 @@ from .validation import (
     check_orders,
     prepare_input_ids,
     prepare_targets,
+    start_mask,
     suggest_arguments,
+    token_mask,
 )
 
 MASKINGS = ("bernoulli", "fixed_count")
@@ -278,8 +279,11 @@ class AnyOrderLikelihoodMixin:
         of_context = Orders(context_orders, argument="context_orders")
         is_context_random = of_context.is_random or ensemble_size > 1
         of_targets = resolve_orders(orders, num_orders, block_length, stride, allow_repeats=is_context_random)
-        is_target, is_context = prepare_targets(input_ids, targets, context, attention_mask)
-        input_ids = prepare_input_ids(self, input_ids.long().masked_fill(~(is_target | is_context), 0), attention_mask)
+        is_target, is_context = prepare_targets(self.config, input_ids, targets, context, attention_mask)
+        is_start = start_mask(self.config, input_ids, attention_mask)
+        unused_id = int(self.config.start_token_id == 0)  # not the start token
+        input_ids = input_ids.long().masked_fill(~(is_target | is_context | is_start), unused_id)
+        input_ids = prepare_input_ids(self, input_ids, attention_mask)
         scorer = RowScorer(self, input_ids, attention_mask, rows_per_pass, generator)
         num_targets, num_context = is_target.sum(dim=-1), is_context.sum(dim=-1)
         max_targets, max_context = int(num_targets.max()), int(num_context.max())
@@ -416,11 +420,10 @@ class AnyOrderLikelihoodMixin:
             True
             >>> log_probs.sum().backward()
         """
-        orders, steps = prepare_steps(sequences, orders, unmasking_steps, attention_mask)
+        orders, steps, is_text = prepare_steps(self.config, sequences, orders, unmasking_steps, attention_mask)
         is_used = steps.flip(1).cummax(dim=1).values.flip(1) >= 0  # the last generated rank, and all ranks before it
         ids = prepare_input_ids(self, sequences, index_by_position(is_used, orders))
-        positions = token_positions(token_mask(sequences, attention_mask))
-        ids, positions = index_by_rank(ids, orders), index_by_rank(positions, orders)
+        ids, positions = index_by_rank(ids, orders), index_by_rank(token_positions(is_text), orders)
         rows, mask, ranks, is_predicted = step_rows(ids, positions, steps)
         hidden_states = self.model(**rows, attention_mask=mask).last_hidden_state
         index, ranks = is_predicted.nonzero()[:, 0], ranks[is_predicted]
@@ -504,13 +507,17 @@ def join_branches(
 
 
 def prepare_steps(
+    config: PreTrainedConfig,
     sequences: torch.LongTensor,
     orders: torch.LongTensor,
     unmasking_steps: torch.LongTensor,
     attention_mask: torch.Tensor | None,
-) -> tuple[torch.LongTensor, torch.LongTensor]:
+) -> tuple[torch.LongTensor, torch.LongTensor, torch.BoolTensor]:
     """
-    Check the arguments of `trajectory_log_probs`. Return the orders with padding at the end, and the steps by rank.
+    Check the arguments of `trajectory_log_probs`.
+
+    Return the orders with padding at the end, the steps by rank, and whether each token is text, by position. A start
+    token that was generated is text. A given one at the beginning of a sequence is not (see `start_mask`).
 
     Raises:
         ValueError: If a shape or an order is wrong, if padding has a step, or if a generated token comes after a token
@@ -523,14 +530,16 @@ def prepare_steps(
     if attention_mask is not None:
         check_aligned("attention_mask", attention_mask, sequences)
     orders, steps = (values.to(sequences.device, torch.long) for values in (orders, unmasking_steps))
-    is_padding = ~token_mask(sequences, attention_mask)
+    is_start = start_mask(config, sequences, attention_mask) & (steps < 0)
+    is_padding = torch.zeros_like(is_start) if attention_mask is None else attention_mask == 0
     if (is_wrong := (steps < -1) | (is_padding & (steps >= 0))).any():
         sequence, column = is_wrong.nonzero()[0].tolist()
         raise ValueError(
             f"`unmasking_steps[{sequence}, {column}]` is {steps[sequence, column]}, but must be -1 at given tokens and "
             "padding, and at least 0 elsewhere. Set it to -1, or set `attention_mask` to 1 at generated tokens."
         )
-    orders = group_orders(orders, is_padding.long())
+    is_text = ~(is_padding | is_start)
+    orders = group_orders(orders, (~is_text).long())
     steps = index_by_rank(steps, orders)
     following = steps.flip(1).cummax(dim=1).values.flip(1)  # the last step at a rank or later
     if (is_wrong := (steps[:, 1:] < steps[:, :-1]) & (following[:, 1:] >= 0)).any():
@@ -541,7 +550,7 @@ def prepare_steps(
             f"{rank + 1} of sequence {sequence}. Given tokens (-1) must come before generated tokens. Pass `orders` "
             "(by rank) and `unmasking_steps` (by position) of the same output of `generate`."
         )
-    return orders, steps
+    return orders, steps, is_text
 
 
 # --------------------------------------------------------------------------------------------------------------- scores
@@ -588,7 +597,7 @@ class TokenScorer:
         check_generator(generator)
         self.model, self.input_ids, self.rows_per_pass, self.generator = model, input_ids, rows_per_pass, generator
         self.num_rows = 0  # rows computed so far, including padding
-        self.is_token = token_mask(input_ids, attention_mask)
+        self.is_token = token_mask(model.config, input_ids, attention_mask)
         self.positions, self.num_tokens = token_positions(self.is_token), self.is_token.sum(dim=-1)
 
 

@@ -18,7 +18,7 @@ from torch import nn
 from transformers import initialization as init
 from transformers.activations import ACT2FN
 from transformers.cache_utils import Cache, DynamicCache
-from transformers.generation import GenerationMixin
+from transformers.generation import CandidateGenerator, GenerationConfig, GenerationMixin
 from transformers.loss.loss_utils import fixed_cross_entropy
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_outputs import BaseModelOutput, CausalLMOutputWithPast, MaskedLMOutput
@@ -28,11 +28,17 @@ from transformers.processing_utils import Unpack
 from transformers.utils import ModelOutput, TransformersKwargs, can_return_tuple, logging
 from transformers.utils.output_capturing import capture_outputs
 
-from .causal_inputs import CACHE_NAME, check_last_position, check_old_cache_name, prepare_causal_inputs
+from .causal_inputs import (
+    CACHE_NAME,
+    begins_with_start,
+    check_last_position,
+    check_old_cache_name,
+    prepare_causal_inputs,
+)
 from .configuration_aogpt import AOGPTConfig
 from .decoding_state import CachedDecodingState
 from .devices import prepare_mask, product_dtype, uses_autocast, without_cudnn_attention
-from .generation import AnyOrderGenerationMixin, warn_if_started
+from .generation import AnyOrderGenerationMixin
 from .generation_config import AnyOrderGenerationConfig
 from .head_loss import head_loss
 from .infill import AnyOrderInfillingMixin
@@ -45,7 +51,6 @@ from .orders import (
     left_to_right_orders,
     query_mask,
     query_rows,
-    token_mask,
     token_positions,
 )
 from .validation import (
@@ -56,6 +61,8 @@ from .validation import (
     prepare_input_ids,
     prepare_labels,
     should_validate,
+    start_mask,
+    token_mask,
 )
 
 logger = logging.get_logger(__name__)
@@ -661,8 +668,8 @@ class AOGPTForAnyOrderLM(AOGPTWithHead, AnyOrderGenerationMixin, AnyOrderInfilli
 
         Returns:
             The output of the decoder, with `last_hidden_state` (batch, n, hidden_size) by rank, and the orders (batch,
-            n) that were used. In these orders, padding is last. Because attention is causal, no token then attends to
-            padding, and no attention mask is needed.
+            n) that were used. In these orders, padding and start tokens (see [`start_mask`]) are last. Because
+            attention is causal, no token then attends to them, and no attention mask is needed.
         """
         input_ids = prepare_input_ids(self, input_ids, attention_mask)
         batch_size, length = input_ids.shape
@@ -670,10 +677,10 @@ class AOGPTForAnyOrderLM(AOGPTWithHead, AnyOrderGenerationMixin, AnyOrderInfilli
             orders = left_to_right_orders(batch_size, length, device=input_ids.device)
         elif should_validate(self, input_ids):
             check_orders("orders", orders, batch_size, length)
-        orders, positions = orders.long(), token_positions(token_mask(input_ids, attention_mask))
-        if attention_mask is not None:
-            orders = group_orders(orders, (attention_mask == 0).long())
-        ids, positions = index_by_rank(input_ids, orders), index_by_rank(positions, orders)
+        orders, is_token = orders.long(), token_mask(self.config, input_ids, attention_mask)
+        if attention_mask is not None or self.config.start_token_id is not None:
+            orders = group_orders(orders, (~is_token).long())
+        ids, positions = index_by_rank(input_ids, orders), index_by_rank(token_positions(is_token), orders)
         rows = branch_rows(ids, positions, torch.zeros_like(ids))
         return self.model(**rows, **kwargs), orders
 
@@ -729,6 +736,10 @@ class AOGPTForAnyOrderLM(AOGPTWithHead, AnyOrderGenerationMixin, AnyOrderInfilli
         else:
             logits = self.apply_head(index_by_position(output.last_hidden_state, orders))
             loss = None if labels is None else self.compute_loss(logits, labels, **kwargs)
+            if (start := self.config.start_token_id) is not None:  # after the loss, which has no part in this
+                is_start = start_mask(self.config, input_ids, attention_mask)
+                logits.masked_fill_(is_start[..., None], torch.finfo(logits.dtype).min)
+                logits[..., start].masked_fill_(is_start, 0.0)
         return MaskedLMOutput(
             loss=loss,
             logits=logits,
@@ -788,7 +799,7 @@ class AOGPTForMaskedLM(AOGPTWithHead):
         check_forward_arguments(self, kwargs)
         input_ids = prepare_input_ids(self, input_ids, attention_mask, allow_mask=True)
         is_masked = input_ids == self.config.mask_token_id
-        is_token = token_mask(input_ids, attention_mask)
+        is_token = token_mask(self.config, input_ids, attention_mask)
         ranks = left_to_right_orders(*input_ids.shape, device=input_ids.device)
         orders = group_orders(ranks, torch.where(is_token, is_masked.long(), 2))
         ids, positions = index_by_rank(input_ids, orders), index_by_rank(token_positions(is_token), orders)
@@ -881,17 +892,22 @@ class AOGPTForCausalLM(AOGPTWithHead, GenerationMixin):
         if use_cache and cache is None:
             cache = DynamicCache(config=self.config)
         inputs = prepare_causal_inputs(self, input_ids, attention_mask, position_ids, cache)
-        output = self.model(**inputs, **kwargs)
+        output = self.model(**inputs.rows, **kwargs)
+        length = input_ids.shape[1]
         kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
-        logits = self.apply_head(output.last_hidden_state[:, 1:][:, kept])
+        logits = self.apply_head(output.last_hidden_state[:, -length:][:, kept])
         # Otherwise, Transformers' `generate` could sample ids that are not text.
         logits[..., self.config.num_valid_tokens :] = torch.finfo(logits.dtype).min
         loss = None
         if labels is not None:
             labels = prepare_labels(self, labels, input_ids)
+            if inputs.is_start is not None:
+                labels = labels.masked_fill(inputs.is_start, -100)
             loss = self.compute_loss(logits, F.pad(labels[:, 1:], (0, 1), value=-100), **kwargs)
+        if inputs.is_beyond is not None:  # after the loss, which has no part in this
+            logits.masked_fill_(inputs.is_beyond[:, kept, None], torch.nan)
         hidden_states = output.hidden_states and tuple(
-            None if states is None else states[:, 1:] for states in output.hidden_states
+            None if states is None else states[:, -length:] for states in output.hidden_states
         )
         return CausalLMOutputWithPast(
             loss=loss,
@@ -901,21 +917,64 @@ class AOGPTForCausalLM(AOGPTWithHead, GenerationMixin):
             **{CACHE_NAME: cache},
         )
 
+    def generate(
+        self, inputs: torch.LongTensor | None = None, *arguments: Any, **options: Any
+    ) -> ModelOutput | torch.LongTensor:
+        """
+        Generate text as in Transformers.
+
+        Without a prompt, the text begins after the start row. The returned sequences then have one more column at the
+        beginning: the start token or, if the model has none, a beginning-of-text token that the model does not read.
+        """
+        given = options.get("input_ids") if inputs is None else inputs
+        if options.get("inputs_embeds") is None and (given is None or given.numel() == 0):
+            options.pop("input_ids", None)
+            batch_size = 1 if given is None else len(given)
+            inputs, options["attention_mask"] = self._make_empty_prompts(batch_size)
+        return super().generate(inputs, *arguments, **options)
+
+    def _make_empty_prompts(self, batch_size: int) -> tuple[torch.LongTensor, torch.LongTensor]:
+        """Return prompts without text, and their attention mask, both (batch, 1)."""
+        start, bos = self.config.start_token_id, self.config.bos_token_id
+        token = next((token for token in (start, bos) if token is not None), 0)
+        inputs = torch.full((batch_size, 1), token, device=self.device)
+        return inputs, torch.zeros_like(inputs) if start is None else torch.ones_like(inputs)
+
     def prepare_inputs_for_generation(self, input_ids: torch.LongTensor, **kwargs: Any) -> dict[str, Any]:
         """Prepare inputs as in Transformers, and raise a `ValueError` if no position is left for the next token."""
-        mask, is_first = kwargs.get("attention_mask"), kwargs.get("is_first_iteration")
-        if is_first and (mask is None or mask.shape == input_ids.shape):
-            warn_if_started(self.config, input_ids, mask)
         if (position_ids := kwargs.get("position_ids")) is not None:
-            # Only assisted generation passes `is_first_iteration=False`. Several new tokens after a filled cache are
-            # then drafts. The last draft may be at the last position of the model, because no token has to follow it.
-            cache = kwargs.get(CACHE_NAME)
-            verifies_drafts = (
-                is_first is False
-                and kwargs.get("next_sequence_length") != 1
-                and cache is not None
-                and cache.get_seq_length() > 0
-            )
             last = int(position_ids.max())
-            check_last_position(self.config, last if verifies_drafts else last + 1)
+            if last == self.config.max_position_embeddings - 1 and self.config.start_token_id is not None:
+                has_start = begins_with_start(
+                    self.config, input_ids, kwargs.get("attention_mask"), kwargs.get(CACHE_NAME)
+                )
+                last = int((position_ids - has_start[:, None].long()).max())
+            check_last_position(self.config, last + 1)
         return super().prepare_inputs_for_generation(input_ids, **kwargs)
+
+    def _get_candidate_generator(
+        self, *, generation_config: GenerationConfig, input_ids: torch.LongTensor, **options: Any
+    ) -> CandidateGenerator:
+        """
+        Return the source of drafts for assisted generation, limited to drafts that generation can use.
+
+        A draft is followed by another token, so no draft is at the last column. Prompt lookup of Transformers does not
+        limit its drafts.
+        """
+        generator = super()._get_candidate_generator(
+            generation_config=generation_config, input_ids=input_ids, **options
+        )
+        mask, cache = (options["model_kwargs"].get(name) for name in ("attention_mask", CACHE_NAME))
+        num_unused = 0 if mask is None else int((mask == 0).sum())
+        num_unused += int(begins_with_start(self.config, input_ids, mask, cache).any())
+        longest = min(generation_config.max_length, self.config.max_position_embeddings + num_unused) - 1
+        draft = generator.get_candidates
+
+        def draft_within_limit(input_ids: torch.LongTensor, **options: Any) -> tuple[torch.Tensor, torch.Tensor | None]:
+            ids, logits = draft(input_ids, **options)
+            num_drafts = max(0, min(ids.shape[1], longest) - input_ids.shape[1])
+            ids = ids[:, : input_ids.shape[1] + num_drafts]
+            return ids, None if logits is None or not num_drafts else logits[:, :num_drafts]
+
+        generator.get_candidates = draft_within_limit
+        return generator

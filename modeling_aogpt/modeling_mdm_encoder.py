@@ -39,7 +39,7 @@ from .modeling_aogpt import (
     make_norm,
     make_target_embeddings,
 )
-from .orders import OrderArgument, Orders, group_orders, token_mask, token_positions
+from .orders import OrderArgument, Orders, group_orders, token_positions
 from .unmasking import log_linear_noise
 from .validation import (
     check_forward_arguments,
@@ -48,6 +48,7 @@ from .validation import (
     prepare_targets,
     should_validate,
     suggest_arguments,
+    token_mask,
 )
 
 # SEDD embeds a noise level with `NUM_SINUSOIDS` cosines and sines. The longest wavelength is nearly 2 pi `MAX_PERIOD`.
@@ -145,7 +146,7 @@ class MDMEncoderModel(MDMEncoderPreTrainedModel, AOGPTStack):
                 argument is unknown.
         """
         check_forward_arguments(self, kwargs)
-        is_token = token_mask(input_ids, attention_mask)
+        is_token = token_mask(self.config, input_ids, attention_mask)
         positions = token_positions(is_token)
         hidden_states = self.embed_tokens(input_ids)
         if self.position_embeddings is not None:
@@ -182,7 +183,7 @@ class MDMEncoderModel(MDMEncoderPreTrainedModel, AOGPTStack):
                 )
             return None
         if sigma is None:  # use the level that matches the fraction of masked tokens
-            is_token = token_mask(input_ids, attention_mask)
+            is_token = token_mask(self.config, input_ids, attention_mask)
             num_masked = ((input_ids == self.config.mask_token_id) & is_token).sum(dim=-1)
             return log_linear_noise(num_masked.double() / is_token.sum(dim=-1).clamp(min=1))
         check_tensor("sigma", sigma)
@@ -390,7 +391,7 @@ class EncoderLikelihoodMixin:
             >>> output.token_log_likelihood.ne(0).tolist()
             [[False, True, False]]
         """
-        is_target, is_context = prepare_targets(input_ids, targets, context, attention_mask)
+        is_target, is_context = prepare_targets(self.config, input_ids, targets, context, attention_mask)
         is_known = is_target | is_context
         input_ids = prepare_input_ids(self, input_ids.masked_fill(~is_known, 0))
         input_ids = input_ids.masked_fill(~is_known, self.config.mask_token_id)

@@ -78,11 +78,6 @@ def group_orders(orders: torch.LongTensor, groups: torch.Tensor) -> torch.LongTe
     return index_by_rank(orders, index_by_rank(groups, orders).argsort(dim=-1, stable=True))
 
 
-def token_mask(input_ids: torch.LongTensor, attention_mask: torch.Tensor | None) -> torch.BoolTensor:
-    """Return a boolean tensor (batch, n) that is False at padding, where `attention_mask` is 0, and True elsewhere."""
-    return torch.ones_like(input_ids, dtype=torch.bool) if attention_mask is None else attention_mask != 0
-
-
 def token_positions(is_token: torch.BoolTensor) -> torch.LongTensor:
     """Return positions (batch, n), counted without padding. Padding has that of the last token before it, or 0."""
     return (is_token.long().cumsum(dim=-1) - 1).clamp(min=0)

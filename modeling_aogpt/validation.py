@@ -162,6 +162,38 @@ def check_finite(log_likelihood: torch.Tensor, dtype: torch.dtype) -> None:
 # ------------------------------------------------------------------------------------------------- inputs of a model
 
 
+def start_mask(
+    config: PreTrainedConfig, input_ids: torch.LongTensor, attention_mask: torch.Tensor | None
+) -> torch.BoolTensor:
+    """
+    Return a boolean tensor (batch, n) that is True where a sequence begins with the model's start token.
+
+    Padding, where `attention_mask` is 0, is skipped. The model adds a start row to each sequence, with the embedding of
+    `config.start_token_id`. A start token at the beginning of a sequence stands for this row, so it is not text. A
+    start token after other tokens is text.
+    """
+    is_token = torch.ones_like(input_ids, dtype=torch.bool) if attention_mask is None else attention_mask != 0
+    if config.start_token_id is None:
+        return torch.zeros_like(is_token)
+    is_token = is_token.to(input_ids.device)
+    return is_token & (is_token.cumsum(dim=-1) == 1) & (input_ids == config.start_token_id)
+
+
+def token_mask(
+    config: PreTrainedConfig, input_ids: torch.LongTensor, attention_mask: torch.Tensor | None
+) -> torch.BoolTensor:
+    """
+    Return a boolean tensor (batch, n) that is True at tokens of text.
+
+    It is False at padding, where `attention_mask` is 0, and at the start token of a sequence (see [`start_mask`]),
+    which is treated like padding: it has no position, is last in every order, and no token attends to it.
+    """
+    is_token = torch.ones_like(input_ids, dtype=torch.bool) if attention_mask is None else attention_mask != 0
+    if config.start_token_id is None:
+        return is_token
+    return is_token.to(input_ids.device) & ~start_mask(config, input_ids, attention_mask)
+
+
 def should_validate(model: PreTrainedModel, values: torch.Tensor) -> bool:
     """
     Return whether to check the values of a tensor.
@@ -204,6 +236,21 @@ def check_mask_token(config: PreTrainedConfig) -> None:
         )
 
 
+def check_length(
+    config: PreTrainedConfig, input_ids: torch.LongTensor, attention_mask: torch.Tensor | None = None
+) -> None:
+    """Raise a `ValueError` unless the model takes sequences of this length. A start token needs no position."""
+    length, most = input_ids.shape[1], config.max_position_embeddings
+    if length == most + 1 and config.start_token_id is not None and is_readable(input_ids):
+        length = max(most, int(token_mask(config, input_ids, attention_mask).sum(dim=-1).max()))
+    if 1 <= length <= most:
+        return
+    raise ValueError(
+        f"`input_ids` has {length} tokens per sequence (with padding), but this model takes 1 to {most} "
+        "(config.max_position_embeddings). Truncate or split the text, or use a model for longer sequences."
+    )
+
+
 def prepare_input_ids(
     model: PreTrainedModel,
     input_ids: torch.LongTensor,
@@ -219,12 +266,7 @@ def prepare_input_ids(
     check_batch("input_ids", input_ids)
     if attention_mask is not None:
         check_aligned("attention_mask", attention_mask, input_ids)
-    length, max_length = input_ids.shape[1], model.config.max_position_embeddings
-    if not 1 <= length <= max_length:
-        raise ValueError(
-            f"`input_ids` has {length} tokens per sequence (with padding), but this model takes 1 to {max_length} "
-            "(config.max_position_embeddings). Truncate or split the text, or use a model for longer sequences."
-        )
+    check_length(model.config, input_ids, attention_mask)
     if allow_mask:
         check_mask_token(model.config)
     input_ids = input_ids.long()
@@ -240,12 +282,16 @@ def prepare_labels(
     input_ids: torch.LongTensor,
     attention_mask: torch.Tensor | None = None,
 ) -> torch.LongTensor:
-    """Check that `labels` (batch, n) are ids of text or -100, and return them as int64 with -100 at padding."""
+    """
+    Check that `labels` (batch, n) are ids of text or -100, and return them as int64.
+
+    The result is -100 at padding and at the start token of a sequence (see [`start_mask`]).
+    """
     check_batch("labels", labels)
     check_aligned("labels", labels, input_ids)
     labels = labels.long()
-    if attention_mask is not None:
-        labels = labels.masked_fill(attention_mask == 0, -100)
+    if attention_mask is not None or model.config.start_token_id is not None:
+        labels = labels.masked_fill(~token_mask(model.config, input_ids, attention_mask), -100)
     check_text_ids(model, "labels", labels, also_allowed=-100)
     return labels
 
@@ -266,6 +312,7 @@ def check_forward_arguments(model: PreTrainedModel, arguments: dict[str, object]
 
 
 def prepare_targets(
+    config: PreTrainedConfig,
     input_ids: torch.LongTensor,
     targets: torch.Tensor,
     context: torch.Tensor | None,
@@ -275,7 +322,8 @@ def prepare_targets(
     Check `targets` and `context`, and return them as two boolean tensors (batch, n).
 
     `targets` selects the positions to score, and `context` the positions that are given. By default, all tokens that
-    are not targets are context. A sequence without targets gets no context.
+    are not targets are context. A sequence without targets gets no context. A start token (see [`start_mask`]) is
+    neither, because the start row always stands for it.
     """
     check_batch("input_ids", input_ids)
     check_aligned("targets", targets, input_ids)
@@ -294,4 +342,6 @@ def prepare_targets(
             raise ValueError(f"Column {column} of sequence {sequence} {problem}")
     if not is_target.any():
         raise ValueError("`targets` selects no position. Set it to True at the positions to score.")
-    return is_target, is_context & is_target.any(dim=-1, keepdim=True)
+    is_text = token_mask(config, input_ids, attention_mask)
+    is_target = is_target & is_text
+    return is_target, is_context & is_text & is_target.any(dim=-1, keepdim=True)

@@ -139,11 +139,11 @@ def test_left_to_right_queries_and_keys_are_rotated_alike() -> None:
     model.model.layers[0].register_forward_pre_hook(
         lambda module, arguments, options: rotations.extend(options["rotations"]), with_kwargs=True
     )
-    model(torch.tensor([[3, 1, 4, 1, 5]]))
+    model(torch.tensor([[2, 1, 4, 1, 5]]))
     for query, key in zip(*rotations, strict=True):
         assert torch.equal(query, key)
     rotations.clear()
-    model(torch.tensor([[3, 1, 4, 1, 5]]), orders=torch.tensor([[4, 0, 1, 2, 3]]))
+    model(torch.tensor([[2, 1, 4, 1, 5]]), orders=torch.tensor([[4, 0, 1, 2, 3]]))
     assert not torch.equal(rotations[0][1], rotations[1][1])
 
 

@@ -14,7 +14,6 @@ from modeling_aogpt.orders import (
     index_by_rank,
     left_to_right_orders,
     random_orders,
-    token_mask,
     token_positions,
 )
 from tests.references import block_orders, is_uniform, seeded
@@ -64,12 +63,6 @@ def test_group_orders_keeps_the_order_within_each_group() -> None:
 
 def test_token_positions_do_not_count_padding() -> None:
     assert token_positions(torch.tensor([[0, 1, 0, 1, 1, 0]])).tolist() == [[0, 0, 0, 1, 2, 2]]
-
-
-def test_token_mask_is_true_at_every_nonzero_value_of_the_attention_mask() -> None:
-    ids = torch.zeros(1, 4, dtype=torch.long)
-    assert token_mask(ids, None).tolist() == [[True] * 4]
-    assert token_mask(ids, torch.tensor([[0.0, 0.5, 1.0, -2.0]])).tolist() == [[False, True, True, True]]
 
 
 # --------------------------------------------------------------------------------------------------- order sources

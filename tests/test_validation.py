@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from modeling_aogpt import AOGPTForAnyOrderLM
+from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM
 from modeling_aogpt.validation import (
     check_aligned,
     check_batch,
@@ -24,6 +24,7 @@ from modeling_aogpt.validation import (
     prepare_targets,
     should_validate,
     suggest,
+    token_mask,
 )
 from tests.references import random_model
 
@@ -191,9 +192,21 @@ def test_unknown_arguments_of_forward_are_errors(model: AOGPTForAnyOrderLM) -> N
         check_forward_arguments(model, {"xyz": 1})
 
 
+def test_token_mask_is_true_at_every_nonzero_value_of_the_attention_mask_but_a_first_start_token() -> None:
+    ids, mask = torch.zeros(1, 4, dtype=torch.long), torch.tensor([[0.0, 0.5, 1.0, -2.0]])
+    config = AOGPTConfig()
+    assert token_mask(config, ids, None).tolist() == [[True] * 4]
+    assert token_mask(config, ids, mask).tolist() == [[False, True, True, True]]
+    config.start_token_id = 0
+    assert token_mask(config, ids, None).tolist() == [[False, True, True, True]]
+    assert token_mask(config, ids, mask).tolist() == [[False, False, True, True]]
+
+
 def test_a_sequence_without_targets_has_no_context() -> None:
     ids, targets = torch.zeros(2, 4, dtype=torch.long), torch.tensor([[0, 1, 0, 0], [0, 0, 0, 0]])
-    is_target, is_context = prepare_targets(ids, targets, None, torch.tensor([[1, 1, 1, 0], [1, 1, 1, 1]]))
+    is_target, is_context = prepare_targets(
+        AOGPTConfig(), ids, targets, None, torch.tensor([[1, 1, 1, 0], [1, 1, 1, 1]])
+    )
     assert is_target.tolist() == [[False, True, False, False], [False] * 4]
     assert is_context.tolist() == [[True, False, True, False], [False] * 4]
 

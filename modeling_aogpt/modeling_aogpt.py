@@ -931,6 +931,10 @@ class AOGPTForCausalLM(AOGPTWithHead, GenerationMixin):
             options.pop("input_ids", None)
             batch_size = 1 if given is None else len(given)
             inputs, options["attention_mask"] = self._make_empty_prompts(batch_size)
+        mask = options.get("attention_mask")
+        if mask is not None and options.get("position_ids") is None and not mask.any(dim=-1).all():
+            # Otherwise, Transformers would count the last column of a prompt that contains only padding.
+            options["position_ids"] = mask.long().cumsum(dim=-1) - 1
         return super().generate(inputs, *arguments, **options)
 
     def _make_empty_prompts(self, batch_size: int) -> tuple[torch.LongTensor, torch.LongTensor]:

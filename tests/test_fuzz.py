@@ -2,19 +2,36 @@
 # SPDX-License-Identifier: Apache-2.0
 """Random settings of the public methods: every result equals full forward passes, or a `ValueError` says why not."""
 
+import itertools
 import random
 import re
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
-from transformers import RepetitionPenaltyLogitsProcessor
+from transformers import (
+    DynamicCache,
+    PreTrainedTokenizerBase,
+    RepetitionPenaltyLogitsProcessor,
+    StaticCache,
+    Trainer,
+    TrainingArguments,
+    pipeline,
+)
 
-from modeling_aogpt import AnyOrderGenerationOutput, AOGPTForAnyOrderLM, DataCollatorForAnyOrderLM
+from modeling_aogpt import (
+    AnyOrderGenerationOutput,
+    AOGPTForAnyOrderLM,
+    AOGPTForCausalLM,
+    AOGPTForMaskedLM,
+    DataCollatorForAnyOrderLM,
+)
 from modeling_aogpt.orders import random_orders
 from modeling_aogpt.sampling import compute_probabilities, make_warpers
 from modeling_aogpt.validation import check_orders
-from tests.references import network_output, random_encoder, random_model, seeded
+from tests.references import network_output, random_encoder, random_model, seeded, with_class
+from tests.tokenizers_of_all_kinds import byte_level, characters, llama, with_start, word_piece
 
 EOS, MASK, LENGTH = 4, 11, 7
 NUM_CHUNKS, PER_CHUNK = 5, 200
@@ -331,3 +348,128 @@ def test_batches_of_random_collators_are_valid_or_refused() -> None:
             alone = DataCollatorForAnyOrderLM(**arguments | {"pad_token_id": 0})([features[row]])
             assert torch.equal(alone["orders"][0, :length], batch["orders"][row, :length])
     assert num_done > 80
+
+
+START, SIZE = 3, 12
+NO_INJECTION = {"target_injection": "none", "position_encoding": "rotary"}
+
+
+def draw_texts(draw: random.Random, has_start_token: bool) -> tuple[torch.Tensor, torch.Tensor, list[torch.Tensor]]:
+    """
+    Return ids and mask (batch, columns) of random texts, some empty and some of full length, and each text alone.
+
+    Padding may be anywhere. With `has_start_token`, some texts begin with START, which is not part of the text alone.
+    """
+    texts, rows = [], []
+    width = SIZE + has_start_token
+    for _ in range(draw.choice([1, 2, 4])):
+        text = [draw.randrange(11) for _ in range(draw.choice([0, 1, 3, SIZE - 1, SIZE]))]
+        if has_start_token and text[:1] == [START]:
+            text[0] = START + 1  # otherwise, the text alone would begin with the start token
+        texts.append(torch.tensor([text], dtype=torch.long))
+        rows.append([START] * (has_start_token and draw.random() < 0.6) + text)
+    keep = torch.zeros(len(rows), width, dtype=torch.long)
+    ids = torch.tensor([[draw.choice([0, START, 99]) for _ in range(width)] for _ in rows])
+    for row, tokens in enumerate(rows):
+        places = sorted(draw.sample(range(width), len(tokens)))
+        if draw.random() < 0.5:
+            places = [place + width - len(tokens) for place in range(len(tokens))]  # padding on the left
+        ids[row, places], keep[row, places] = torch.tensor(tokens, dtype=torch.long), 1
+    return ids, keep, texts
+
+
+@pytest.mark.parametrize("start_token_id", [None, START])
+@pytest.mark.parametrize("settings", [{}, NO_INJECTION], ids=["adaln", "none"])
+@torch.no_grad()
+def test_texts_of_every_length_are_scored_as_alone(settings: dict, start_token_id: int | None) -> None:
+    """In several views, with and without padding, start tokens and caches."""
+    model = random_model(**settings, start_token_id=start_token_id)
+    causal = with_class(model, AOGPTForCausalLM)
+    first = model(torch.tensor([[1]])).logits[0, 0]
+    for case in range(60):
+        draw = random.Random(case)
+        ids, keep, texts = draw_texts(draw, start_token_id is not None)
+        scores, num_columns = model.log_likelihood(ids, attention_mask=keep), ids.shape[1]
+        cache = draw.choice(
+            [None, DynamicCache(config=causal.config), StaticCache(config=causal.config, max_cache_len=15)]
+        )
+        cuts = [] if cache is None else draw.sample(range(1, num_columns), draw.choice([0, 1, 3]))
+        parts = [
+            causal(ids[:, start:end], attention_mask=keep[:, :end], cache=cache).logits
+            for start, end in itertools.pairwise([0, *sorted(cuts), num_columns])
+        ]
+        logits = torch.cat(parts, dim=1)
+        for row, text in enumerate(texts):
+            length, places = text.shape[1], keep[row].nonzero()[:, 0]
+            columns = places[len(places) - length :]
+            alone = model.log_likelihood(text).token_log_likelihood[0] if length else torch.zeros(0).double()
+            torch.testing.assert_close(scores.token_log_likelihood[row, columns], alone, rtol=0, atol=1e-9)
+            assert abs(scores.log_likelihood[row] - alone.sum()) < 1e-9
+            if len(places) > length:
+                torch.testing.assert_close(logits[row, places[0]], first, rtol=0, atol=1e-9)
+            if length:
+                expected = causal(text).logits[0]
+                torch.testing.assert_close(logits[row, columns], expected, rtol=0, atol=1e-9, equal_nan=True)
+                is_beyond = length == SIZE and settings != NO_INJECTION
+                assert logits[row, columns].isnan().any(dim=-1).tolist() == [False] * (length - 1) + [is_beyond]
+
+
+@pytest.mark.parametrize("make", [byte_level, lambda: with_start(llama), word_piece, characters])
+def test_tools_of_other_libraries_score_and_continue_texts_as_the_methods_do(
+    make: Callable[[], PreTrainedTokenizerBase],
+) -> None:
+    harness_models = pytest.importorskip("lm_eval.models.huggingface")
+    from lm_eval.api.instance import Instance
+
+    tokenizer = make()
+    special = {"bos_token_id": tokenizer.bos_token_id, "eos_token_id": tokenizer.eos_token_id}
+    start = tokenizer.bos_token_id if tokenizer("a").input_ids[0] == tokenizer.bos_token_id else None
+    model = random_model(
+        vocab_size=len(tokenizer), start_token_id=start, **special, **NO_INJECTION, max_position_embeddings=24
+    )
+    tokenizer.add_special_tokens({"mask_token": "<mask>", "pad_token": tokenizer.eos_token})
+    causal, masked = with_class(model, AOGPTForCausalLM), with_class(model, AOGPTForMaskedLM)
+
+    harness = harness_models.HFLM(pretrained=causal, tokenizer=tokenizer, device="cpu", batch_size=3)
+    pairs = [("I saw", " a cat"), ("", "the cat"), ("the cat", " sat")]
+    requests = [Instance("loglikelihood", {}, pair, index) for index, pair in enumerate(pairs)]
+    for pair, (score, _) in zip(pairs, harness.loglikelihood(requests, disable_tqdm=True), strict=True):
+        context, completion = harness._encode_pair(*pair) if pair[0] else ([harness.prefix_token_id], [])
+        completion = completion or harness.tok_encode(pair[1], add_special_tokens=False)
+        expected = model.log_likelihood(torch.tensor([[*context, *completion]])).token_log_likelihood[0, len(context) :]
+        assert score == pytest.approx(float(expected.sum()), abs=1e-5)
+
+    generate = pipeline("text-generation", model=causal, tokenizer=tokenizer)
+    for prompt in ("the cat", "I"):
+        inputs = tokenizer(prompt, return_tensors="pt")
+        expected = model.generate(**inputs, max_new_tokens=4, do_sample=False, stop_at_eos=False, order="left_to_right")
+        result = generate(prompt, max_new_tokens=4, do_sample=False, eos_token_id=None, return_tensors=True)
+        assert result[0]["generated_token_ids"] == expected[0].tolist()
+    fill, text = pipeline("fill-mask", model=masked, tokenizer=tokenizer), "the <mask> sat"
+    ids = tokenizer(text, return_tensors="pt").input_ids
+    probabilities = masked(ids).logits[ids == tokenizer.mask_token_id].softmax(-1)
+    assert fill(text)[0]["score"] == pytest.approx(float(probabilities.max().detach()), abs=1e-6)
+
+
+def test_adapters_are_trained_on_texts_with_start_tokens_by_the_trainer(tmp_path: Path) -> None:
+    peft = pytest.importorskip("peft")
+    model = random_model(start_token_id=START, **NO_INJECTION).float()
+    texts = [[START, 1, 4, 1, 5], [2, 6, START], [START, 8, 9, 7]]
+    expected = sum(float(model.log_likelihood(torch.tensor([text])).log_likelihood) for text in texts)
+    adapted = peft.get_peft_model(model, peft.LoraConfig(r=2, target_modules=["q_proj", "up_proj"]))
+    arguments = TrainingArguments(
+        tmp_path,
+        max_steps=1,
+        per_device_train_batch_size=3,
+        remove_unused_columns=False,
+        logging_steps=1,
+        report_to=[],
+        use_cpu=True,
+        disable_tqdm=True,
+    )
+    collator = DataCollatorForAnyOrderLM(pad_token_id=0, orders="left_to_right")
+    trainer = Trainer(adapted, arguments, collator, [{"input_ids": text} for text in texts])
+    trainer.train()
+    # The Trainer divides by the number of labels of the collator, which include the start tokens.
+    loss = trainer.state.log_history[0]["loss"] * sum(map(len, texts))
+    assert loss == pytest.approx(-expected, rel=1e-4)

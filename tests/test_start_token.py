@@ -410,12 +410,10 @@ def test_prompt_lookup_fills_the_last_positions(do_sample: bool) -> None:
 
 def test_passes_with_start_tokens_compile_without_graph_breaks() -> None:
     model = random_model(start_token_id=3, position_encoding="rotary")
-    causal, masked = with_class(model, AOGPTForCausalLM), with_class(model, AOGPTForMaskedLM)
-    ids = torch.tensor([[3, 1, 4, 1, 5], [2, 6, 3, 3, 8]])
-    for kind in (model, causal, masked):
-        compiled = torch.compile(kind, backend="eager", fullgraph=True)
-        torch.testing.assert_close(compiled(ids).logits, kind(ids).logits, rtol=0, atol=1e-12)
-    compiled, parts = torch.compile(causal, backend="eager", fullgraph=True), []
+    causal, ids = with_class(model, AOGPTForCausalLM), torch.tensor([[3, 1, 4, 1, 5], [2, 6, 3, 3, 8]])
+    compiled = torch.compile(model, backend="eager", fullgraph=True)
+    torch.testing.assert_close(compiled(ids).logits, model(ids).logits, rtol=0, atol=1e-12)
+    compiled = torch.compile(causal, backend="eager", fullgraph=True, dynamic=False)
     cache = StaticCache(config=causal.config, max_cache_len=8)
     cache.early_initialization(2, 2, 8, torch.float64, torch.device("cpu"))
     for _ in range(2):  # a second time after a reset, with other texts
@@ -423,3 +421,17 @@ def test_passes_with_start_tokens_compile_without_graph_breaks() -> None:
         parts = [compiled(ids[:, start:end], cache=cache).logits for start, end in ((0, 3), (3, 4), (4, 5))]
         torch.testing.assert_close(torch.cat(parts, dim=1), causal(ids).logits, rtol=0, atol=1e-12)
         ids = ids.flip(0)
+
+
+def test_trajectories_after_a_given_start_token_equal_those_of_generation(any_order: AOGPTForAnyOrderLM) -> None:
+    prompts = torch.tensor([[START, 3, 1], [START, MASK, 2], [4, MASK, 2]])
+    output = any_order.generate(
+        prompts, max_length=8, num_steps=3, order="random", generator=seeded(), return_dict_in_generate=True
+    )
+    log_probs = any_order.trajectory_log_probs(output.sequences, output.orders, output.unmasking_steps)
+    assert_close(log_probs.double(), output.token_logprobs)
+    # A start token that was generated is text.
+    output.sequences[2, 0], output.unmasking_steps[2] = START, 0
+    orders = torch.arange(8).expand(3, 8)
+    log_probs = any_order.trajectory_log_probs(output.sequences[2:], orders[2:], output.unmasking_steps[2:])
+    assert (log_probs < 0).all()

@@ -118,9 +118,7 @@ def render_card(
     title = facts.get("title", repo_id.rpartition("/")[2])
     length = length or config.max_position_embeddings
     metadata = _make_metadata(title, facts, is_decoder, measurements)
-    adds_start = config.start_token_id is not None  # a tokenizer such as Llama's would add it a second time
-    options = "add_special_tokens=False, " if adds_start else ""
-    options += f'padding="max_length", max_length={length}, ' if pad_texts else ""
+    options = f'padding="max_length", max_length={length}, ' if pad_texts else ""
     values = {
         "title": title,
         "repo_id": repo_id,
@@ -133,7 +131,6 @@ def render_card(
         "auto_class": "AutoModel" if is_decoder else "AutoModelForMaskedLM",
         "sample_length": min(length, 64),
         "sample_steps": -(-min(length, 64) // 4),
-        "adds_start": adds_start,
         "tokenizer_options": options,
         "text": _quote(facts["text"]),
         "infill": _quote(facts.get("infill", gap).replace("{mask}", mask_token)),

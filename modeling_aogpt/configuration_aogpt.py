@@ -116,7 +116,8 @@ class AOGPTConfig(PreTrainedConfig):
         mask_token_id (`int`, *optional*): Id that marks a masked position, which is still to be filled in. Defaults to
             `num_valid_tokens`. The decoder never embeds this id, so it may be `vocab_size` or higher.
         start_token_id (`int`, *optional*): Id of a token. Its embedding is used for the first row, which has no token.
-            By default, the first row has a learned embedding of its own.
+            If a text begins with this token, the token stands for the first row and is not part of the text. By
+            default, the first row has a learned embedding of its own, which no token stands for.
         source_config (`dict`, *optional*): Configuration of the causal language model from which this model was
             converted. It is used to convert this model back. It includes the Hub name (`_name_or_path`) and the
             `license` of the causal language model, if they are known. For a converted encoder, it contains only the

@@ -712,7 +712,8 @@ class AOGPTForAnyOrderLM(AOGPTWithHead, AnyOrderGenerationMixin, AnyOrderInfilli
 
         Returns:
             `MaskedLMOutput` with `logits` (batch, n, vocab_size) and `loss`. `logits[b, i]` predicts `input_ids[b, i]`
-            given the tokens that precede it in `orders[b]`. The loss is the mean cross-entropy of the labels in nats,
+            given the tokens that precede it in `orders[b]`. A start token (`config.start_token_id`) at the beginning of
+            a sequence has probability 1, and no loss. The loss is the mean cross-entropy of the labels in nats,
             that is, Eq. 7 of the paper per token. Its probabilities are normalized over all `config.vocab_size` ids,
             and those of [`log_likelihood`] over the ids of text. Hidden states, if requested, are indexed by rank.
 
@@ -820,7 +821,7 @@ class AOGPTForCausalLM(AOGPTWithHead, GenerationMixin):
     It works with Transformers' tools for causal models: the standard `generate`, caches, pipelines, PEFT (except prompt
     tuning, which needs `inputs_embeds`) and evaluation harnesses. Every forward pass also runs the start row, before
     the new tokens. The start row is not stored in the cache, so the cache has one entry per token, as Transformers
-    expects.
+    expects. If a text begins with the start token (`config.start_token_id`), this token is the start row.
 
     Do not set `label_smoothing_factor` of the `Trainer`. It would train the model to predict the current token, because
     for this setting, the `Trainer` shifts labels only for classes that are part of Transformers.
@@ -858,7 +859,7 @@ class AOGPTForCausalLM(AOGPTWithHead, GenerationMixin):
                 which each token attends: they are True in a boolean mask, and 0 in a floating-point mask. It must be
                 causal.
             position_ids (`torch.LongTensor` of shape `(batch, n)`, *optional*): Positions of the tokens. By default,
-                positions are counted from 0 without padding.
+                positions are counted from 0 without padding. A start token counts, as in Transformers.
             cache (`Cache`, *optional*): A Transformers cache.
             labels (`torch.LongTensor` of shape `(batch, n)`, *optional*): Ids to predict, usually `input_ids`. This
                 method shifts them: `labels[b, i + 1]` is predicted at position i. -100 is ignored. Padding
@@ -873,8 +874,9 @@ class AOGPTForCausalLM(AOGPTWithHead, GenerationMixin):
 
         Returns:
             `CausalLMOutputWithPast`. `logits[b, i]` predicts the token that follows `input_ids[b, i]`. Ids that are not
-            text have probability 0. Logits at the last position that the model allows have no meaning, because no token
-            can follow. In attention weights, the first row and the first column belong to the start row.
+            text have probability 0. The model has no position to predict after the last one, so these logits are NaN
+            (except in training mode, and with `target_injection="none"`, where they are those of the source model). In
+            attention weights, the first row and the first column belong to the start row.
 
         Raises:
             ValueError: If an id is out of range, if a sequence is too long, or if another argument is not allowed.

@@ -96,16 +96,6 @@ def test_facts_that_a_file_lacks_are_those_of_the_default_card(tmp_path: Path) -
             make_card(str(path))
 
 
-def test_cards_of_models_with_a_start_token_add_it_only_once() -> None:
-    """The tokenizers of Llama add it to every text, and the model adds it, too."""
-    text = make_card("converted", start_token_id=3).text
-    assert "The model adds the start token (id 3) before every text." in text
-    calls = re.findall(r"= tokenizer\(.*", text)
-    assert len(calls) == 2
-    assert all("add_special_tokens=False, " in call for call in calls)
-    assert "add_special_tokens" not in make_card("default").text
-
-
 @pytest.mark.parametrize("name", RELEASED)
 def test_published_numbers_are_cited(name: str) -> None:
     card = make_card(name)

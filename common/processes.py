@@ -9,6 +9,7 @@ from argparse import Namespace
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +22,6 @@ from torch import distributed
 
 from common.files import read_yaml
 from common.hardware import num_cores
-
-TIMEOUT = timedelta(days=7)
-_cpu_groups: dict[str, distributed.ProcessGroup] = {}  # keyed by purpose (see `cpu_group`)
 
 
 def start_accelerator(**options: Any) -> Accelerator:
@@ -52,11 +50,11 @@ def start_accelerator(**options: Any) -> Accelerator:
 def close_process_groups() -> None:
     """Close the process groups. Otherwise, a Gloo thread may free tensors while Python exits, which aborts it."""
     if distributed.is_initialized():
-        for group in _cpu_groups.values():
-            distributed.destroy_process_group(group)
+        if cpu_group.cache_info().currsize:
+            distributed.destroy_process_group(cpu_group())
         if distributed.get_backend() == "gloo":  # NCCL would wait for processes that have failed
             distributed.destroy_process_group()
-    _cpu_groups.clear()
+    cpu_group.cache_clear()
 
 
 def must_use_cpu() -> bool:
@@ -117,15 +115,10 @@ def together(accelerator: Accelerator) -> Iterator[None]:
         sys.exit(1)
 
 
-def cpu_group(purpose: str = "waiting") -> distributed.ProcessGroup:
-    """
-    Return a group of all processes that communicates on the CPU (Gloo) with a time limit of seven days.
-
-    Each `purpose` has a group of its own. Threads that communicate at the same time must use different groups.
-    """
-    if purpose not in _cpu_groups:
-        _cpu_groups[purpose] = distributed.new_group(backend="gloo", timeout=TIMEOUT)
-    return _cpu_groups[purpose]
+@cache
+def cpu_group() -> distributed.ProcessGroup:
+    """Return a group of all processes that communicates on the CPU (Gloo) with a time limit of seven days."""
+    return distributed.new_group(backend="gloo", timeout=timedelta(days=7))
 
 
 @contextmanager

@@ -42,7 +42,6 @@ from accelerate.utils import DistributedType
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 from modeling_aogpt import head_loss
-from training import checkpoints
 from training.pretrain import Pretraining, main
 
 bf16 = "--mixed_precision=bf16" in sys.argv
@@ -57,7 +56,6 @@ if "PARALLELISM_CONFIG_DP_SHARD_SIZE" in os.environ:  # HSDP
     state.device_mesh = state.parallelism_config.get_device_mesh("cpu")
 train = Pretraining.train
 prepare = Accelerator.prepare
-checksums = checkpoints._checksums
 
 def checked_prepare(accelerator, *arguments):
     devices = {weight.device.type for weight in arguments[0].parameters()}
@@ -76,10 +74,6 @@ def check_threads():
 
 atexit.register(check_threads)  # runs after the functions that are registered later
 
-def checked_checksums(*arguments):
-    assert os.environ["RANK"] == "0"  # the other processes do not read all files
-    return checksums(*arguments)
-
 def check_precision(module, arguments, batch, loss):
     assert (loss.dtype, batch["times"].dtype) == (torch.float32, torch.float64)
 
@@ -97,7 +91,7 @@ def checked(run):
 FSDPModule.set_requires_gradient_sync = None  # not called: no process keeps the gradients of all weights
 if bf16:
     state.fsdp_plugin.set_mixed_precision("bf16")  # as Accelerate does on accelerators
-Pretraining.train, Accelerator.prepare, checkpoints._checksums = checked, checked_prepare, checked_checksums
+Pretraining.train, Accelerator.prepare = checked, checked_prepare
 main(sys.argv[1:])
 """
 

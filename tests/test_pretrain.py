@@ -32,7 +32,7 @@ from common.tokenizers import vocabulary_arguments
 from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM, DataCollatorForAnyOrderLM, head_loss
 from tests.training_runs import STEPS, assert_same_training, final_state, losses, results, scores, train, write_config
 from training.batches import rows_of_samples
-from training.checkpoints import CheckpointWriter, _checksum, checkpoints_in, load_checkpoint, step_of
+from training.checkpoints import checkpoints_in, load_checkpoint, step_of
 from training.command_line import parse_arguments
 from training.export_checkpoint import main as export_checkpoint
 from training.pretrain import Pretraining, TrainingProgress
@@ -238,29 +238,6 @@ def test_a_run_is_resumed_after_the_disk_was_full(
     assert_same_training(finished, tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("error", "message"),
-    [(OSError("No space left"), "No space left"), (None, "Another process could not write a checkpoint")],
-)
-def test_a_checkpoint_that_cannot_be_written_in_the_background_stops_the_run_one_step_later(
-    error: OSError | None, message: str, config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fail(writer: CheckpointWriter) -> None:
-        if error is not None:
-            raise error
-
-    steps: list[int] = []
-    step = Pretraining.step
-    monkeypatch.setattr(
-        Pretraining, "step", lambda run, *given: (steps.append(run.progress.step), step(run, *given))[1]
-    )
-    monkeypatch.setattr(CheckpointWriter, "has_failed", lambda writer: len(steps) == 2)
-    monkeypatch.setattr(CheckpointWriter, "wait", fail)
-    with pytest.raises(SystemExit, match=rf"^error: {message}"):
-        train(config, tmp_path, "--save_steps=8", "--eval_steps=8")
-    assert steps == [0, 1, 2]
-
-
 def act_before_step(monkeypatch: pytest.MonkeyPatch, number: int, act: Callable[[Pretraining], object]) -> None:
     """Let runs call `act` before the step with this number."""
     step = Pretraining.step
@@ -317,9 +294,7 @@ def test_a_checkpoint_of_other_versions_is_resumed(
         state = json.loads(file.metadata()["state"])
     assert state["versions"] == versions()
     state["versions"]["numpy"] = "1.0"
-    state, tensors = json.dumps(state), load_file(finished / name)
-    header = {"state": state, "checksum": _checksum(state, tensors, tensors.__getitem__)}
-    save_file(tensors, tmp_path / name, header)
+    save_file(load_file(finished / name), tmp_path / name, {"state": json.dumps(state)})
     train(config, tmp_path)
     assert_same_training(finished, tmp_path)
     assert caplog.text.count("numpy 1.0, now ") == 1

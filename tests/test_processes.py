@@ -17,7 +17,6 @@ import torch
 from common import processes
 from common.processes import (
     check_same_everywhere,
-    close_process_groups,
     in_turn,
     must_use_cpu,
     start_accelerator,
@@ -31,14 +30,11 @@ for accelerator in MACHINES:
 
 
 class Threads:
-    """Substitute for `torch.distributed` in four threads."""
+    """Processes that are threads, instead of `torch.distributed`."""
 
     def __init__(self) -> None:
         self.barrier = threading.Barrier(4, timeout=60)
         self.given: dict[int, bool] = {}
-
-    def new_group(self, **options: Any) -> None:
-        assert options["backend"] == "gloo"  # NCCL times out after ten minutes
 
     def all_gather_object(self, gathered: list[bool], value: bool, group: None) -> None:
         self.given[threading.get_ident()] = value
@@ -52,7 +48,7 @@ def take_turns(
 ) -> list[BaseException | None]:
     """Run `work` in all processes, and return their errors."""
     monkeypatch.setattr(processes, "distributed", Threads())
-    monkeypatch.setattr(processes, "_cpu_groups", {})
+    monkeypatch.setattr(processes, "cpu_group", lambda: None)
 
     def run(accelerator: SimpleNamespace) -> None:
         with context(accelerator):
@@ -215,19 +211,3 @@ def test_when_the_cpu_is_forced(
     monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: device and torch.device(device))
     monkeypatch.setenv("WORLD_SIZE", str(num_processes))
     assert must_use_cpu() is uses_cpu
-
-
-@pytest.mark.parametrize(("backend", "expected"), [("gloo", ["group", None]), ("nccl", ["group"])])
-def test_the_main_group_is_closed_only_with_gloo(
-    backend: str, expected: list[str | None], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    closed: list[str | None] = []
-    substitute = SimpleNamespace(
-        is_initialized=lambda: True,
-        get_backend=lambda: backend,
-        destroy_process_group=lambda group=None: closed.append(group),
-    )
-    monkeypatch.setattr(processes, "distributed", substitute)
-    monkeypatch.setattr(processes, "_cpu_groups", {"waiting": "group"})
-    close_process_groups()
-    assert closed == expected

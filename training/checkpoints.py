@@ -12,15 +12,14 @@ not stored, because they depend only on the step and the seed.
 
 import json
 import logging
+import os
 import warnings
-import zlib
-from collections.abc import Callable, Iterable
-from concurrent.futures import Future
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
@@ -81,47 +80,23 @@ class CheckpointWriter:
     is_milestone: Callable[[int], bool] = lambda step: False  # whether to keep the checkpoint of a step forever
     resumed_from: int | None = None  # step of the checkpoint from which the run continued
     _written: set[int] = field(default_factory=set, init=False)  # steps of the checkpoints written by this writer
-    # Path and result of the last checkpoint that `start_saving` has started to write.
-    _saving: tuple[Path, Future[Any]] | None = field(default=None, init=False)
 
     def save(self, step: int, tensors: dict[str, torch.Tensor], metadata: dict[str, Any]) -> Path:
         """Write `checkpoint-STEP.safetensors`. Raise an `OSError` if this fails."""
         path = self.folder / f"checkpoint-{step:08d}.safetensors"
         tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-        state = json.dumps(metadata)
-        header = {"checksum": _checksum(state, tensors, tensors.__getitem__), "state": state}
-        try:
-            with atomic_file(path) as temporary:
-                save_file(tensors, temporary, metadata=header)
-        except (SafetensorError, OSError) as error:
-            raise self._not_written(path, error) from error
+        with self._describe_errors(path), atomic_file(path) as temporary:
+            save_file(tensors, temporary, metadata={"state": json.dumps(metadata)})
         self.remove_older(path)
         return path
 
-    def start_saving(self, step: int, tensors: dict[str, torch.Tensor], metadata: dict[str, Any]) -> None:
-        """
-        Wait for the previous checkpoint, and start to write the folder `checkpoint-STEP`.
-
-        All processes must call this together. Every process copies its shards to the CPU, and writes them in a thread
-        while training continues. If this fails in one process, it fails in all of them, and `wait` raises an `OSError`.
-        """
-        self.wait()
+    def save_shards(self, step: int, tensors: dict[str, torch.Tensor], metadata: dict[str, Any]) -> Path:
+        """Write the folder `checkpoint-STEP`. All processes must call this together. If one fails, all of them fail."""
         path = self.folder / f"checkpoint-{step:08d}"
         writer = _FolderWriter(path, metadata, lambda: self.remove_older(path))
-        saving = dcp.async_save(tensors, storage_writer=writer, process_group=cpu_group("checkpoints"))
-        self._saving = path, saving
-
-    def has_failed(self) -> bool:
-        """Return whether this process already knows that the last checkpoint could not be written. Do not wait."""
-        return self._saving is not None and self._saving[1].done() and self._saving[1].exception() is not None
-
-    def wait(self) -> None:
-        """Wait until the last checkpoint is complete. Raise an `OSError` if it could not be written."""
-        if self._saving is None:
-            return
-        path, saving = self._saving
-        if (error := saving.exception()) is not None:
-            raise self._not_written(path, error) from error
+        with self._describe_errors(path):
+            dcp.save(tensors, storage_writer=writer, process_group=cpu_group())
+        return path
 
     def remove_older(self, newest: Path) -> None:
         """Remove older checkpoints than `newest` (see the class), and that of the same step in the other format."""
@@ -141,11 +116,16 @@ class CheckpointWriter:
         """Return whether the checkpoint of a step is newer than the one from which the run continued, and not ours."""
         return self.resumed_from is not None and step > self.resumed_from and step not in self._written
 
-    def _not_written(self, path: Path, error: BaseException) -> OSError:
-        return OSError(
-            f"{path} could not be written: {_cause(error)} ({free_space(path):,} bytes are free). Older checkpoints "
-            "are intact. Free disk space or correct the folder's permissions, and run the same command again."
-        )
+    @contextmanager
+    def _describe_errors(self, path: Path) -> Iterator[None]:
+        try:
+            yield
+        except (SafetensorError, OSError, dcp.CheckpointException) as error:
+            raise OSError(
+                f"{path} could not be written: {_cause(error)} ({free_space(path):,} bytes are free). Older "
+                "checkpoints are intact. Free disk space or correct the folder's permissions, and run the same command "
+                "again."
+            ) from error
 
 
 # `check_sharding` refuses PyTorch before 2.9, which cannot write shards as safetensors.
@@ -157,19 +137,14 @@ class _FolderWriter(StorageWriter):
 
     def __init__(self, path: Path, state: dict[str, Any], on_finish: Callable[[], None]) -> None:
         super().__init__(str(temporary_path(path)), save_distributed=True)
-        # Disable copying ahead: the tensors are on the CPU already, and with copying ahead the writer thread would use
-        # GPU 0 in every process.
-        self.per_thread_copy_ahead = 0
         self._path, self._state, self._on_finish = path, state, on_finish
 
     def finish(self, metadata: dcp.Metadata, results: list[Any]) -> None:
-        """Complete the checkpoint. This runs in the main process."""
-        names = {written.storage_data.relative_path for process in results for written in process}
-        if missing := sorted(name for name in names if not (self.path / name).exists()):
-            raise OSError(f"{missing[0]} is missing. All machines must see the same `output_dir`")
+        """Complete the checkpoint. This runs in the main process, and fails if it does not see the files of others."""
         super().finish(metadata, results)
-        state = json.dumps(self._state)
-        write_json(self.path / STATE_FILE, {"state": state, "checksums": _checksums(state, self.path)})
+        names = {written.storage_data.relative_path for process in results for written in process}
+        sizes = {name: os.path.getsize(self.path / name) for name in sorted(names)}
+        write_json(self.path / STATE_FILE, {"state": self._state, "sizes": sizes})
         publish_folder(self.path, self._path)
         self._on_finish()
 
@@ -209,36 +184,20 @@ def checkpoints_in(folder: Path) -> list[Path]:
 
 
 def load_checkpoint(path: Path) -> Checkpoint:
-    """Read a checkpoint. Raise a `ValueError` if it is damaged."""
+    """Read a checkpoint. Raise a `ValueError` if it is damaged: files are missing or shorter than they were."""
     try:
         if path.is_dir():
-            names = set(dcp.HuggingFaceStorageReader(str(path)).read_metadata().state_dict_metadata)
             content = json.loads((path / STATE_FILE).read_text(encoding="utf-8"))
-            state, is_intact = content["state"], content["checksums"] == _checksums(content["state"], path)
+            if any(os.path.getsize(path / name) != size for name, size in content["sizes"].items()):
+                raise ValueError("its files have other sizes than when they were written")
+            metadata = content["state"]
+            names = set(dcp.HuggingFaceStorageReader(str(path)).read_metadata().state_dict_metadata)
         else:
-            with safe_open(path, framework="pt") as file:
-                header, names = file.metadata() or {}, set(file.keys())
-                state = header["state"]
-                is_intact = header["checksum"] == _checksum(state, names, file.get_tensor)
-        if not is_intact:
-            raise ValueError("its content does not match its checksums")
+            with safe_open(path, framework="pt") as file:  # compares the size of the file with its header
+                metadata, names = json.loads((file.metadata() or {})["state"]), set(file.keys())
     except (SafetensorError, OSError, ValueError, KeyError) as error:
         raise ValueError(f"{path} is damaged or removed. Use another checkpoint. (Cause: {error})") from error
-    return Checkpoint(path, step_of(path), json.loads(state), names)
-
-
-def _checksum(state: str, names: Iterable[str], tensor_of: Callable[[str], torch.Tensor]) -> str:
-    """Return the CRC-32 of the state and all tensors. It detects changed bits; safetensors, only truncated files."""
-    checksum = zlib.crc32(state.encode())
-    for name in sorted(names):
-        checksum = zlib.crc32(tensor_of(name).reshape(-1).view(torch.uint8).numpy(), checksum)
-    return f"{checksum:08x}"
-
-
-def _checksums(state: str, folder: Path) -> dict[str, str]:
-    """Return the CRC-32 of the state, and of each safetensors file in a folder."""
-    checksums = {path.name: zlib.crc32(np.memmap(path, mode="r")) for path in folder.glob("*.safetensors")}
-    return {name: f"{checksum:08x}" for name, checksum in (checksums | {"state": zlib.crc32(state.encode())}).items()}
+    return Checkpoint(path, step_of(path), metadata, names)
 
 
 def _cause(error: BaseException) -> BaseException:

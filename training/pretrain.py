@@ -222,7 +222,7 @@ class Pretraining:
         return step % (self.training.keep_every or step + 1) == 0 or step == first_decay_step(self.training)
 
     def save(self) -> None:
-        """Write a checkpoint. A sharded checkpoint is written in the background."""
+        """Write a checkpoint. With FSDP2, every process writes its shards."""
         progress = asdict(self.progress)
         tensors = training_state(self.model, self.ema.weights, self.optimizer.state)
         tensors["losses"] = torch.tensor(progress.pop("losses"), dtype=torch.float64)
@@ -239,7 +239,7 @@ class Pretraining:
             "scaler": scaler and scaler.state_dict(),
         }
         if self.accelerator.distributed_type == DistributedType.FSDP:
-            self.checkpoints.start_saving(self.progress.step, tensors, metadata)
+            self.checkpoints.save_shards(self.progress.step, tensors, metadata)
             return
         with together(self.accelerator):
             if self.accelerator.is_main_process:
@@ -275,7 +275,6 @@ class Pretraining:
                     break
                 if must_evaluate:
                     self.evaluate()
-            self.checkpoints.wait()
         if stop_signal:
             logger.info("Stopped after step %d, with a checkpoint. Run the same command to continue.", progress.step)
         return stop_signal
@@ -344,8 +343,7 @@ class Pretraining:
         norm = accelerator.clip_grad_norm_(self.model.parameters(), training.max_grad_norm)
         norm = full_tensor(torch.as_tensor(norm, device=accelerator.device))
 
-        flags = [torch.full_like(loss, flag) for flag in (stop.signal, self.checkpoints.has_failed())]
-        status = accelerator.gather(torch.stack([loss, norm, *flags])[None])
+        status = accelerator.gather(torch.stack([loss, norm, torch.full_like(loss, stop.signal)])[None])
         self.parallel_optimizer.step()
         self.parallel_optimizer.zero_grad()
         self.ema.update(self.model)
@@ -355,17 +353,10 @@ class Pretraining:
         """
         Record the loss of a step. Return the signal that any process received, or 0.
 
-        Raise a `FloatingPointError` if the loss or its gradient is not finite (no checkpoint contains such a step), and
-        an `OSError` if the last checkpoint could not be written in the background.
+        Raise a `FloatingPointError` if the loss or its gradient is not finite. No checkpoint contains such a step.
         """
         training, step = self.training, status.step
-        mean_loss, gradient_norm, stop_signal, write_failed = status.read()
-        if write_failed:
-            self.checkpoints.wait()  # raises the error, unless only other processes know it
-            raise OSError(
-                f"Another process could not write a checkpoint in {training.output_dir}. Older checkpoints are intact. "
-                "Free disk space, and run the same command again."
-            )
+        mean_loss, gradient_norm, stop_signal = status.read()
         if not math.isfinite(mean_loss) or (self.accelerator.scaler is None and not math.isfinite(gradient_norm)):
             samples = range(step * training.batch_size, (step + 1) * training.batch_size)
             rows = training_samples(self.data, training.seed).row_numbers(list(samples))

@@ -37,7 +37,7 @@ def find_start(
     accelerator.wait_for_everyone()
     check_same_everywhere(checkpoints=[path.name for path in checkpoints_in(training.output_dir)])
     start = None
-    with together(accelerator):  # to compare checksums, the main process reads whole checkpoints, and the others wait
+    with together(accelerator):
         if accelerator.is_main_process:
             start = choose_start(training, settings)
     (start,) = broadcast_object_list([start])

@@ -14,8 +14,7 @@ class StepStatus:
 
     Args:
         step: Index of the step.
-        values: Tensor (processes, 4) on the device. For each process, it has the loss, the gradient norm, the stop
-            signal, and whether its last checkpoint could not be written (1 or 0).
+        values: Tensor (processes, 3) on the device: loss, gradient norm and stop signal of each process.
     """
 
     def __init__(self, step: int, values: torch.Tensor) -> None:
@@ -28,12 +27,12 @@ class StepStatus:
             self._copied = torch.cuda.Event()
             self._copied.record()
 
-    def read(self) -> tuple[float, float, int, bool]:
-        """Wait for the step. Return the mean loss, and the other values (see the class) over all processes."""
+    def read(self) -> tuple[float, float, int]:
+        """Wait for the step. Return the mean loss, the gradient norm, and the largest stop signal."""
         if self._copied is not None:
             self._copied.synchronize()
-        losses, norms, signals, failures = self._values.cpu().unbind(1)
-        return losses.mean().item(), norms[0].item(), int(signals.max()), bool(failures.any())
+        losses, norms, signals = self._values.cpu().unbind(1)
+        return losses.mean().item(), norms[0].item(), int(signals.max())
 
 
 class StopRequest:

@@ -83,8 +83,7 @@ def one_line_errors(*kinds: type[Exception]) -> Iterator[None]:
     """
     Exit with `error: MESSAGE` and status 1 if an exception of the given kinds is raised (`ValueError` and `OSError`).
 
-    If several processes fail, only the first prints its message. Before torch.distributed is initialized, only process
-    0 of each machine prints its message.
+    Before torch.distributed is initialized, all processes have the same errors, which process 0 of each machine prints.
     """
     reported = kinds or (ValueError, OSError)
     if isinstance(sys.stdout, io.TextIOWrapper):
@@ -92,22 +91,14 @@ def one_line_errors(*kinds: type[Exception]) -> Iterator[None]:
     try:
         yield
     except reported as error:
-        sys.exit(1 if _is_reported_by_another_process() else f"error: {_describe(error)}")
+        is_copy = os.environ.get("LOCAL_RANK", "0") != "0" and not torch.distributed.is_initialized()
+        sys.exit(1 if is_copy else f"error: {_describe(error)}")
 
 
 def _describe(error: Exception) -> str:
     """Return the message of an error. Errors of the workers of a data loader contain a traceback, which is left out."""
     message = str(error)
     return message.rpartition(f"\n{type(error).__name__}: ")[2] if "\nOriginal Traceback" in message else message
-
-
-def _is_reported_by_another_process() -> bool:
-    if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
-        return os.environ.get("LOCAL_RANK", "0") != "0"
-    try:
-        return torch.distributed.distributed_c10d._get_default_store().add("errors", 1) > 1
-    except RuntimeError:  # process 0, which holds the store, has reported its error and exited
-        return True
 
 
 def progress_bar(*arguments: Any, **options: Any) -> tqdm:

@@ -74,7 +74,6 @@ def hardware(accelerator: Accelerator) -> dict[str, Any]:
         "device_name": device_name(device),
         "num_processes": accelerator.num_processes,
         "num_threads": torch.get_num_threads(),
-        "num_cores": num_cores(),
         "mixed_precision": accelerator.mixed_precision,
     }
 

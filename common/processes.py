@@ -5,35 +5,25 @@
 import atexit
 import os
 import sys
-from argparse import Namespace
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from functools import cache
-from pathlib import Path
 from typing import Any
 
-import psutil
 import torch
 from accelerate import Accelerator
-from accelerate.commands.launch import launch_command_parser
 from accelerate.utils import gather_object
 from torch import distributed
-
-from common.files import read_yaml
-from common.hardware import num_cores
 
 
 def start_accelerator(**options: Any) -> Accelerator:
     """
-    Return an `Accelerator`, and let PyTorch use all CPU cores.
+    Return an `Accelerator`.
 
     Raises:
-        ValueError: If the launched processes are not connected, or if the launch file is for GPUs, but there is none.
+        ValueError: If the launched processes are not connected.
     """
-    launcher = launcher_options()
-    if launcher is not None and not launcher.cpu and not torch.accelerator.is_available():
-        check_needs_no_gpu(launcher.config_file)
     accelerator = Accelerator(cpu=must_use_cpu(), **options)
     launched = int(os.environ.get("WORLD_SIZE", "1"))
     if launched != accelerator.num_processes:
@@ -41,8 +31,6 @@ def start_accelerator(**options: Any) -> Accelerator:
             f"{launched} processes were launched, but Accelerate has connected only {accelerator.num_processes}. "
             "Launch them with torchrun, or with `accelerate launch` and a file of training/accelerate/."
         )
-    if launcher is not None and accelerator.device.type == "cpu" and launcher.num_cpu_threads_per_process is None:
-        torch.set_num_threads(max(num_cores() // accelerator.num_processes, 1))
     atexit.register(close_process_groups)
     return accelerator
 
@@ -62,35 +50,6 @@ def must_use_cpu() -> bool:
     if torch.accelerator.is_available():
         return torch.accelerator.current_accelerator().type == "mps"
     return int(os.environ.get("WORLD_SIZE", "1")) > 1
-
-
-def launcher_options() -> Namespace | None:
-    """
-    Return the options of the parent process if it is `accelerate launch`, otherwise None.
-
-    If `num_cpu_threads_per_process` is None, the user has not set OMP_NUM_THREADS either, and the launcher has set it
-    to 1.
-    """
-    try:
-        launcher = psutil.Process(os.getppid())
-        command, environment = launcher.cmdline(), launcher.environ()
-    except psutil.Error:
-        return None
-    if "ACCELERATE_MIXED_PRECISION" not in os.environ or "launch" not in command:
-        return None
-    options, _ = launch_command_parser().parse_known_args(command[command.index("launch") + 1 :])
-    if options.num_cpu_threads_per_process is None and "OMP_NUM_THREADS" in environment:
-        options.num_cpu_threads_per_process = environment["OMP_NUM_THREADS"]
-    return options
-
-
-def check_needs_no_gpu(launch_file: str | None) -> None:
-    """Raise a `ValueError` if a configuration file of Accelerate says that the run does not use the CPU."""
-    if launch_file is not None and read_yaml(Path(launch_file)).get("use_cpu") is False:
-        raise ValueError(
-            f"{launch_file} has `use_cpu: false`, but PyTorch finds no GPU or other accelerator. Use "
-            "training/accelerate/cpu.yaml or cpus.yaml, or correct the drivers or the installation of PyTorch."
-        )
 
 
 @contextmanager

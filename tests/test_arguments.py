@@ -5,7 +5,6 @@ import re
 from pathlib import Path
 
 import pytest
-import yaml
 
 from common.data_arguments import DataArguments
 from common.results import WITHOUT_EFFECT
@@ -61,14 +60,6 @@ def test_keys_determine_the_types_of_values_in_yaml(config: Path) -> None:
     assert (data.corpus_revision, data.tokenizer) == ("1.10", None)
 
 
-def test_arguments_in_a_report_are_a_valid_yaml_file(config: Path, tmp_path: Path) -> None:
-    arguments = parse_arguments([str(config), "--max_grad_norm=inf", "--mixed_precision=no"])
-    written = yaml.safe_dump(to_settings(*arguments), sort_keys=False)  # as training/report.py does
-    assert "validation_files: []" in written
-    (tmp_path / "again.yaml").write_text(written)
-    assert parse_arguments([str(tmp_path / "again.yaml")]) == arguments
-
-
 def test_dependent_defaults(config: Path) -> None:
     model, _, training = parse_arguments([str(config)])
     assert model["max_position_embeddings"] == 32
@@ -92,10 +83,8 @@ def test_dependent_defaults(config: Path) -> None:
     ("key", "nearest"),
     [
         ("learnin_rate", "learning_rate"),
-        ("lr", "learning_rate"),
         ("num_layers", "num_hidden_layers"),
         ("warmup-step", "warmup_steps"),
-        ("device", "accelerate launch"),
     ],
 )
 def test_errors_of_unknown_keys_suggest_the_nearest_key(config: Path, key: str, nearest: str) -> None:
@@ -147,9 +136,7 @@ def test_errors_of_unknown_keys_suggest_the_nearest_key(config: Path, key: str, 
         ("prepare_only: true\nstreaming: true", "`prepare_only` has no effect"),
         ("max_steps: [200, 300]", r"`max_steps` .*single value.*\['200', '300'\]"),
         ("validation_files: {a: b}", "`validation_files` .*single value"),
-        (f"output_dir: {__file__}", "`output_dir` .*is a file"),
         ("output_dir: .", "`output_dir` is empty"),
-        ("tokenizer: runs/my_run/tokenizer", "`tokenizer` .*the folder to which"),
     ],
 )
 def test_wrong_values_and_contradictions_are_errors(config: Path, line: str, message: str) -> None:
@@ -362,14 +349,9 @@ def test_settings_that_affect_the_result_may_not_change(config: Path) -> None:
 
 
 def test_a_changed_learning_rate_needs_a_new_run(config: Path) -> None:
-    """The final learning rate is not listed if it changed only because its default did."""
     saved, lower = (to_settings(*parse_arguments([str(config), f"--learning_rate={rate}"])) for rate in (1e-3, 1e-4))
-    with pytest.raises(
-        ValueError, match=r"\(learning_rate: previously 0.001, now 0.0001\).*export_checkpoint.py run .*init_f"
-    ):
+    with pytest.raises(ValueError, match=r"; learning_rate: previously 0.001, now 0.0001\).*export_checkpoint.py run "):
         check_same_run(saved, lower, Path("run"))
-    with pytest.raises(ValueError, match="; learning_rate: "):
-        check_same_run(saved, lower | {"final_learning_rate": 0}, Path("run"))
 
 
 def test_home_folders_are_expanded(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:

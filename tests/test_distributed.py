@@ -21,7 +21,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from modeling_aogpt.tokenization import load_tokenizer
 from tests.training_runs import SHARDED, STEPS, final_state, losses, results, scores, train, write_config
 from training import sharding
-from training.checkpoints import checkpoints_in, load_checkpoint
+from training.checkpoints import checkpoints_in
 from training.conversion.causal_lm import convert
 from training.conversion.export_causal_lm import export, restore_mask_token
 from training.sharding import check_sharding, keep_float32_gradients
@@ -151,8 +151,6 @@ def test_two_processes_share_the_batch(config: Path, tmp_path: Path) -> None:
     done = run(*launch, script, str(config), *options)
     assert done.returncode == 0, done.stderr
     assert results(tmp_path / "two")["hardware"]["num_processes"] == 2
-    progress = load_checkpoint(checkpoints_in(tmp_path / "two")[-1]).metadata["progress"]
-    assert progress["device_seconds"] == pytest.approx(2 * progress["train_seconds"])
     assert_close_training(tmp_path / "one", tmp_path / "two")
 
 

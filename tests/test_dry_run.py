@@ -39,7 +39,7 @@ def gigabytes(rows: dict[str, str]) -> float:
 
 
 def test_estimate_of_the_papers_medium_run(estimate: Estimate, tmp_path: Path) -> None:
-    rows = estimate("--keep_every=100000", "--gpu=H200", "--mfu=0.5")
+    rows = estimate("--keep_every=100000", "--gpu=NVIDIA H200", "--mfu=0.5")
     config = read_model_config(*parse_arguments([str(tmp_path / "run.yaml")]))
     flops = 500_000 * 2**19 * flops_per_token(config, 1024)
     days = flops / (8 * 989.4e12 * 0.5) / 86400
@@ -81,13 +81,9 @@ def test_hybrid_sharding_divides_the_states_among_the_gpus_of_a_machine(estimate
 def test_a_launch_file_needs_no_keys(estimate: Estimate, tmp_path: Path) -> None:
     path = tmp_path / "launch.yaml"
     path.write_text("use_cpu: false\n")
-    rows = estimate(f"--launch={path}", "--gpu=H100 80GB", "--gpu_memory=999", "--batch_size=8", "--max_steps=500000")
+    rows = estimate(f"--launch={path}", "--gpu_memory=999", "--batch_size=8", "--max_steps=500000")
     assert rows["machine"] == "1 x NVIDIA H100 80GB HBM3, 1 pass per step"
     assert rows["time"] == f"{500_000 / float(rows['speed'].split()[0].replace(',', '')):.1f} hours without evaluations"
-    for content, message in (("words", "`launch` .*'words'"), ("num_processes: [", r"launch\.yaml cannot be read")):
-        path.write_text(content)
-        with pytest.raises(SystemExit, match=f"^error: .*{message}"):
-            estimate(f"--launch={path}")
 
 
 @pytest.mark.parametrize(
@@ -97,7 +93,6 @@ def test_a_launch_file_needs_no_keys(estimate: Estimate, tmp_path: Path) -> None
         (["--keep_every=1"], "does not fit. Disk: "),
         (["--num_processes=7"], "`batch_size` must be a multiple"),
         (["--gpu=A100"], "`gpu` .* NVIDIA A100-SXM4-40GB, .*'A100'"),
-        (["--gpu=Abacus"], "`gpu` .* NVIDIA A100.*'Abacus'"),
         (["--launch=none.yaml"], "none.yaml"),
         ([HSDP, "--num_processes=4"], "`num_processes` must be a multiple of 8"),
         (["--learnin_rate=1"], "Did you mean `learning_rate`"),
@@ -110,18 +105,12 @@ def test_runs_that_do_not_fit_and_wrong_options_are_errors(
         estimate(*options)
 
 
-@pytest.mark.parametrize(("given", "name"), [("H20", "H20"), ("H200", "H200"), ("NVIDIA H20", "H20")])
-def test_the_name_of_a_gpu_is_given_by_whole_words(estimate: Estimate, given: str, name: str) -> None:
-    assert estimate(f"--gpu={given}", "--gpu_memory=99")["machine"].startswith(f"8 x NVIDIA {name}, ")
-
-
 def test_the_default_gpu_is_that_of_this_machine(estimate: Estimate, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "NVIDIA A100-SXM4-40GB")
-    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (0, 42.4e9))
     rows = estimate("--activation_checkpointing=full")
     assert rows["machine"].startswith("8 x NVIDIA A100-SXM4-40GB, ")
-    assert rows["memory per GPU"].endswith(" of 42.4 GB")
+    assert rows["memory per GPU"].endswith(" of 40 GB")
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "NVIDIA L4")
     with pytest.raises(SystemExit, match=r"`gpu` .*'NVIDIA L4'"):
         estimate()

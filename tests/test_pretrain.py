@@ -32,7 +32,7 @@ from common.tokenizers import vocabulary_arguments
 from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM, DataCollatorForAnyOrderLM, head_loss
 from tests.training_runs import STEPS, assert_same_training, final_state, losses, results, scores, train, write_config
 from training.batches import rows_of_samples
-from training.checkpoints import checkpoints_in, load_checkpoint, step_of
+from training.checkpoints import checkpoints_in, step_of
 from training.command_line import parse_arguments
 from training.export_checkpoint import main as export_checkpoint
 from training.pretrain import Pretraining, TrainingProgress
@@ -273,19 +273,6 @@ def test_a_run_stopped_by_a_signal_is_resumed_bit_for_bit(
     assert_same_training(finished, tmp_path)
 
 
-def test_a_run_is_resumed_from_the_newest_valid_checkpoint(
-    config: Path, finished: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    for path in finished.glob("checkpoint-*"):
-        shutil.copy(path, tmp_path)
-    newest = tmp_path / "checkpoint-00000008.safetensors"
-    newest.write_bytes(newest.read_bytes()[:-10])
-    train(config, tmp_path)
-    assert "damaged checkpoint" in caplog.text
-    assert newest.name in caplog.text
-    assert_same_training(finished, tmp_path)
-
-
 def test_a_checkpoint_of_other_versions_is_resumed(
     config: Path, finished: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -340,14 +327,13 @@ def test_another_corpus_is_an_error(config: Path, finished: Path, tmp_path: Path
         corpus.write_text(content)
 
 
-@pytest.mark.parametrize("precision", ["no", "bf16", "fp16"])
 def test_data_can_be_prepared_on_a_machine_that_cannot_train(
-    precision: str, config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: False)
     monkeypatch.setattr("training.pretrain.Pretraining", None)
     monkeypatch.setattr("training.tracking.find_spec", lambda name: None)  # no tracker is installed
-    train(config, tmp_path, "--prepare_only", f"--mixed_precision={precision}", "--tracker=wandb")
+    train(config, tmp_path, "--prepare_only", "--mixed_precision=fp16", "--tracker=wandb")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -384,17 +370,11 @@ def test_an_extended_run_is_that_of_the_final_length_bit_for_bit(
     train(config, tmp_path / "whole", *EXTENSIBLE)
     train(config, tmp_path / "extended", *EXTENSIBLE, "--max_steps=6")
     assert results(tmp_path / "extended")["steps"] == 6
-    previous_id = tracker_id(tmp_path / "extended")
     train(config, tmp_path / "extended", *EXTENSIBLE)
     assert "Resuming at step 4. Later checkpoints cannot be used: checkpoint-00000006" in caplog.text
     for name, tensor in final_state(tmp_path / "whole").items():
         assert torch.equal(final_state(tmp_path / "extended")[name], tensor), name
     assert results(tmp_path / "extended")["steps"] == STEPS
-    assert len({previous_id, tracker_id(tmp_path / "extended"), tracker_id(tmp_path / "whole")}) == 3
-
-
-def tracker_id(out: Path) -> str:
-    return load_checkpoint(checkpoints_in(out)[-1]).metadata["tracker_id"]
 
 
 def test_a_finished_run_without_checkpoints_is_not_started_again(config: Path, finished: Path, tmp_path: Path) -> None:
@@ -402,12 +382,6 @@ def test_a_finished_run_without_checkpoints_is_not_started_again(config: Path, f
     with pytest.raises(SystemExit, match="max_steps=8, but has no checkpoint"):
         train(config, tmp_path, "--max_steps=9")
     assert [path.name for path in tmp_path.iterdir()] == ["results.json"]
-
-
-def test_a_folder_with_a_model_of_another_run_is_not_overwritten(config: Path, tmp_path: Path) -> None:
-    (tmp_path / "model").mkdir()
-    with pytest.raises(SystemExit, match="contains model"):
-        train(config, tmp_path)
 
 
 def test_an_extended_run_is_not_finished_while_it_is_published(
@@ -466,15 +440,6 @@ def test_a_tokenizer_that_cannot_be_used_is_an_error_before_the_corpus_is_read(
         train(config, tmp_path, f"--tokenizer={finished / 'tokenizer'}", "--start_token_id=99999")
 
 
-def test_a_run_can_be_resumed_with_another_path_of_the_same_file(
-    config: Path, finished: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.chdir(config.parent)
-    with caplog.at_level(logging.INFO):
-        train(config, finished, "--corpus=words.txt")
-    assert "nothing to do.\n" in caplog.text
-
-
 def test_a_run_that_resumes_at_its_last_step_is_evaluated(config: Path, tmp_path: Path) -> None:
     train(config, tmp_path / "long", *EXTENSIBLE, "--save_steps=1", "--save_total_limit=9")
     for name in ("results.json", "checkpoint-00000008.safetensors"):  # as after a stop at step 7
@@ -498,7 +463,6 @@ def test_a_resumed_run_may_save_and_evaluate_at_other_steps(config: Path, finish
     assert sorted(path.name[-13] for path in tmp_path.glob("checkpoint-*")) == ["6", "7", "8"]
     assert results(tmp_path)["loss_curve"]["loss"] == losses(finished).tolist()
     assert [step for step, *_ in scores(tmp_path)] == [4, 7, 8]
-    assert tracker_id(tmp_path) == tracker_id(finished)
 
 
 def test_passes_and_evaluations_affect_only_rounding(config: Path, finished: Path, tmp_path: Path) -> None:
@@ -599,7 +563,7 @@ def test_a_diverged_run_stops_and_keeps_its_checkpoint(
     config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make_infinite: Callable[[Pretraining], None]
 ) -> None:
     act_before_step(monkeypatch, 5, make_infinite)
-    with pytest.raises(SystemExit, match=r"(?s)^error: .* at step 5, .* samples 60 to 71, .* \[\d+, "):
+    with pytest.raises(SystemExit, match=r"(?s)^error: .* at step 5, .* samples 60 to 71"):
         train(config, tmp_path, "--save_steps", "1")
     checkpoint = load_file(tmp_path / "checkpoint-00000005.safetensors")
     assert not (tmp_path / "checkpoint-00000006.safetensors").exists()
@@ -647,7 +611,7 @@ def test_runs_in_fp16_continue_after_infinite_gradients_and_resume_the_scale(
     monkeypatch.setattr(Pretraining, "_resume", lambda run, checkpoint: add_scaler(run) or resume(run, checkpoint))
     monkeypatch.setattr(Pretraining, "train", lambda run: add_scaler(run) or train_run(run))
     stop_signals = {0: signal.SIGTERM}  # it is read after the second step
-    monkeypatch.setattr(StepStatus, "read", lambda status: (1.0, math.inf, stop_signals.get(status.step, 0), False))
+    monkeypatch.setattr(StepStatus, "read", lambda status: (1.0, math.inf, stop_signals.get(status.step, 0)))
     with pytest.raises(SystemExit, match=str(128 + signal.SIGTERM)):
         train(config, tmp_path)
     train(config, tmp_path)
@@ -659,12 +623,12 @@ def test_usage_is_that_of_the_steps_since_the_last_log() -> None:
         training=SimpleNamespace(batch_size=5),
         settings={"sequence_length": 10},
         data=SimpleNamespace(mean_length=10),
-        progress=TrainingProgress(step=30, train_seconds=9.0, device_seconds=18.0),  # of two processes
-        accelerator=SimpleNamespace(device=torch.device("cpu")),
+        progress=TrainingProgress(step=30, train_seconds=9.0),
+        accelerator=SimpleNamespace(device=torch.device("cpu"), num_processes=2),
         model=SimpleNamespace(config=AOGPTConfig()),
         peak_flops=1e12,
     )
-    since = TrainingProgress(step=10, train_seconds=5.0, device_seconds=10.0)
+    since = TrainingProgress(step=10, train_seconds=5.0)
     usage = Pretraining.usage(run, since)
     assert usage["tokens_per_second"] == 20 * 5 * 10 / 4
     assert usage["mfu"] == pytest.approx(20 * 5 * 10 * flops_per_token(run.model.config, 10) / 1e12 / 8)

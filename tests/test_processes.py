@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -134,54 +133,6 @@ def test_values_that_differ_between_machines_are_errors(monkeypatch: pytest.Monk
     monkeypatch.setattr(processes, "gather_object", lambda values: [*values, *values, {"checkpoint": None}])
     with pytest.raises(ValueError, match=r"`checkpoint` is None in process 2, but .*00000003"):
         check_same_everywhere(checkpoint="checkpoint-00000003.safetensors")
-
-
-@pytest.fixture
-def start_with(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[int]]:
-    """Return a function that starts a process of a launcher. It returns the numbers of threads that were set."""
-
-    def start(command: str, environment: dict[str, str], device: str = "cpu") -> list[int]:
-        parent = SimpleNamespace(environ=lambda: environment, cmdline=command.split)
-        threads: list[int] = []
-        monkeypatch.setattr(processes.psutil, "Process", lambda number: parent)
-        monkeypatch.setattr(processes, "num_cores", lambda: 8)
-        monkeypatch.setattr(torch, "set_num_threads", threads.append)
-        monkeypatch.setattr(torch.accelerator, "is_available", lambda: device != "cpu")
-        monkeypatch.setattr(processes, "must_use_cpu", lambda: device == "cpu")
-        monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "no")  # set by the launcher
-        monkeypatch.setenv("WORLD_SIZE", "2")
-        accelerator = SimpleNamespace(device=torch.device(device), num_processes=2)
-        monkeypatch.setattr(processes, "Accelerator", lambda **options: accelerator)
-        start_accelerator()
-        return threads
-
-    return start
-
-
-@pytest.mark.parametrize(
-    ("command", "environment", "device", "expected"),
-    [
-        ("accelerate launch pretrain.py", {}, "cpu", [4]),
-        ("accelerate launch pretrain.py", {"OMP_NUM_THREADS": "1"}, "cpu", []),
-        ("accelerate launch --num_cpu_threads_per_process 1 pretrain.py", {}, "cpu", []),
-        ("accelerate launch --num-cpu-threads-per-process=1 pretrain.py", {}, "cpu", []),
-        ("accelerate launch pretrain.py", {}, "cuda", []),
-        ("torchrun pretrain.py", {}, "cpu", []),
-    ],
-)
-def test_processes_of_a_launcher_use_all_cores(
-    start_with: Callable[..., list[int]], command: str, environment: dict[str, str], device: str, expected: list[int]
-) -> None:
-    assert start_with(command, environment, device) == expected
-
-
-def test_a_launch_file_for_gpus_needs_a_gpu(start_with: Callable[..., list[int]]) -> None:
-    folder = Path(__file__).parents[1] / "training" / "accelerate"
-    with pytest.raises(ValueError, match="`use_cpu: false`"):
-        start_with(f"accelerate launch --config_file {folder}/ddp.yaml pretrain.py", {})
-    assert start_with(f"accelerate launch --config-file={folder}/ddp.yaml pretrain.py", {}, "cuda") == []
-    for options in (f"--cpu --config_file {folder}/ddp.yaml", f"--config_file {folder}/cpus.yaml"):
-        assert start_with(f"accelerate launch {options} pretrain.py", {}) == [4]
 
 
 def test_processes_that_are_not_connected_are_errors(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,8 +9,6 @@ from training.arguments import TrainingArguments
 from training.report import loss_curve, write_report
 
 RESULTS = {
-    "arguments": {"learning_rate": 0.05, "corpus": ["a.txt"]},
-    "corpus": {"sources": [{"name": "größe.txt", "sha256": "abc"}]},
     "num_parameters": 1234,
     "steps": 4,
     "tokens": 5000,
@@ -22,7 +20,6 @@ RESULTS = {
         {"step": 4, "left_to_right": 1.25, "any_order": 1.5, "sequences": 7},
     ],
     "hardware": {"device": "cpu", "device_name": "x86_64", "num_processes": 2, "mixed_precision": "no"},
-    "versions": {"torch": "2.13"},
 }
 
 
@@ -38,12 +35,9 @@ def test_the_report_contains_the_results(tmp_path: Path) -> None:
         "![Training loss and held-out bits per byte](loss.png)",
         "| step | left to right | random orders | sequences |",
         "| 4 | 1.2500 | 1.5000 | 7 |",
-        "learning_rate: 0.05",
-        "torch 2.13",
     ):
         assert line in lines
     assert lines[lines.index("a text with ``` in it") - 1] == "````text"
-    assert any("größe.txt" in line for line in lines)
 
 
 def test_the_report_of_an_encoder_without_samples(tmp_path: Path) -> None:

@@ -72,13 +72,6 @@ def _check_folders(data: DataArguments, training: TrainingArguments) -> None:
     folder = training.output_dir
     if folder == Path():
         raise ValueError("`output_dir` is empty, or the working folder. Set it to a folder for this run only.")
-    if folder.exists() and not folder.is_dir():
-        raise ValueError(f"`output_dir` ({folder}) is a file. Set it to a folder.")
-    if data.tokenizer is not None and Path(data.tokenizer).resolve() == (folder / "tokenizer").resolve():
-        raise ValueError(
-            f"`tokenizer` ({data.tokenizer}) is the folder to which the run writes its tokenizer. Copy it to another "
-            "folder, or choose another `output_dir`."
-        )
 
 
 def _check_schedule(training: TrainingArguments) -> None:

@@ -3,13 +3,12 @@
 """
 Command that estimates the time, memory and disk space of a run, without a GPU and without the training data.
 
-    python training/dry_run.py CONFIG.yaml [--key value ...] [--launch training/accelerate/ddp.yaml] [--gpu H100]
+    python training/dry_run.py CONFIG.yaml [--key value ...] [--launch training/accelerate/ddp.yaml] [--gpu NAME]
 
 CONFIG.yaml and `--key value` are as for training/pretrain.py. The command fails if the memory or the disk is too
 small. It loads the tokenizer of the run, but not the corpus.
 """
 
-import re
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,6 +34,7 @@ from training.schedules import first_decay_step
 from training.tracking import flops_per_token
 
 ROOT = Path(__file__).parents[1]
+DEFAULT_GPU = "NVIDIA H100 80GB HBM3"
 # Bytes of activations for each token, layer and hidden unit, in 16-bit precision without torch.compile. `none` was
 # measured by counting the tensors that autograd saves. `selective` counts the results of matrix products, and `full`
 # the input of a layer.
@@ -51,8 +51,8 @@ class Arguments(Options):
     num_processes: int | None = option(None, "Number of GPUs; defaults to that in `launch`.", least=1)
     gpu: str | None = option(
         None,
-        "Name of the GPU, or whole words of it; defaults to the GPU of this machine, or to H100 80GB if it has none. "
-        f"Known GPUs: {', '.join(GPUS)}.",
+        f"Name of the GPU; defaults to that of this machine, or to {DEFAULT_GPU} if it has none. Known GPUs: "
+        f"{', '.join(GPUS)}.",
     )
     gpu_memory: float | None = option(None, "Memory of each GPU, in GB; defaults to that of the GPU.", least=0)
     mfu: float = option(0.4, "Assumed fraction of the GPU's peak FLOPS in 16-bit precision.", least=1e-3, below=1)
@@ -113,20 +113,12 @@ def estimate_run(
     return values, [advice for advice, is_true in too_small.items() if is_true]
 
 
-def find_gpu(words: str | None) -> tuple[str, GPU]:
-    """Return the name and the properties of the GPU whose name contains `words`, or of the GPU of this machine."""
-    if words is None and torch.cuda.is_available():
-        words, memory = torch.cuda.get_device_name(), torch.cuda.mem_get_info()[1] / 1e9
-        if words in GPUS:
-            return words, GPUS[words]._replace(memory=round(memory, 1))
-    words = words or "H100 80GB"
-    found = [name for name in GPUS if re.search(rf"\b{re.escape(words)}\b", name, re.IGNORECASE)]  # not H200 for H20
-    if len({GPUS[name] for name in found}) != 1:
-        names = ", ".join(found or GPUS)
-        raise ValueError(
-            f"`gpu` must be words that stand for one of {names}, but is {words!r}. Write more of the name."
-        )
-    return found[0], GPUS[found[0]]
+def find_gpu(name: str | None) -> tuple[str, GPU]:
+    """Return the name and the properties of a GPU, by default of the GPU of this machine or of `DEFAULT_GPU`."""
+    name = name or (torch.cuda.get_device_name() if torch.cuda.is_available() else DEFAULT_GPU)
+    if name not in GPUS:
+        raise ValueError(f"`gpu` must be one of {', '.join(GPUS)}, but is {name!r}.")
+    return name, GPUS[name]
 
 
 def disk_space(num_parameters: int, training: TrainingArguments) -> tuple[str, bool]:
@@ -143,10 +135,6 @@ def disk_space(num_parameters: int, training: TrainingArguments) -> tuple[str, b
 def read_launch(options: Arguments) -> dict[str, Any]:
     """Return the settings of `launch`, with the defaults of Accelerate and the number of shards."""
     given = read_yaml(options.launch)
-    if not isinstance(given, dict):
-        raise ValueError(
-            f"`launch` must be a file as in training/accelerate/, but {options.launch} contains {given!r}."
-        )
     launch = {"distributed_type": "NO", "num_processes": 1, "mixed_precision": "no", "num_shards": 1} | given
     num_processes = launch["num_processes"] = options.num_processes or launch["num_processes"]
     if launch["distributed_type"] == "FSDP":

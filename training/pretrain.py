@@ -3,7 +3,7 @@
 """
 Command that trains an AO-GPT or an encoder-only masked diffusion model, from scratch or from another model.
 
-    accelerate launch training/pretrain.py training/configs/quickstart.yaml [--key value ...]
+    python training/pretrain.py training/configs/quickstart.yaml [--key value ...]
 
 If a run was interrupted, the same command resumes it. The final weights are the same as without the interruption: bit
 for bit on a CPU, and up to rounding on a GPU.
@@ -11,7 +11,6 @@ for bit on a CPU, and up to rounding on a GPU.
 
 import logging
 import math
-import secrets
 import sys
 import time
 from collections import deque
@@ -59,7 +58,7 @@ from training.optimization import ExponentialMovingAverage, create_optimizer, se
 from training.report import loss_curve, write_report
 from training.resuming import find_start, warn_of_versions
 from training.schedules import first_decay_step, learning_rate_at
-from training.settings import changed_settings, check_same_run, to_settings
+from training.settings import check_same_run, to_settings
 from training.sharding import check_sharding, full_tensor, gathered
 from training.status import StepStatus, StopRequest
 from training.streamed_data import training_samples
@@ -77,7 +76,6 @@ class TrainingProgress:
     evaluations: list[dict[str, Any]] = field(default_factory=list)
     position: dict[str, int] | None = None  # position in a streamed corpus
     train_seconds: float = 0.0
-    device_seconds: float = 0.0  # summed over processes, whose number may change when a run is resumed
 
 
 def main(argv: list[str]) -> None:
@@ -144,7 +142,7 @@ def set_up(argv: list[str], lock: ExitStack) -> "Pretraining | None":
     if accelerator.is_main_process:
         with atomic_folder(training.output_dir / "tokenizer") as folder:
             data.tokenizer.save_pretrained(folder)
-    start_tracker(accelerator, training.tracker, training.output_dir, settings, run.progress.step, run.tracker_id)
+    start_tracker(accelerator, training.tracker, training.output_dir, settings, run.progress.step)
     return run
 
 
@@ -176,7 +174,6 @@ class Pretraining:
         self.progress = TrainingProgress()
         self.logged = TrainingProgress()  # progress at the time of the last call of `log`
         self.gradient_norms: dict[int, float] = {}  # by step, before clipping; only of steps that may still be logged
-        self.tracker_id = secrets.token_hex(8)  # identifies the run in the tracker
         if checkpoint is not None:  # the files in the folder `init_from` may have changed after the start of the run
             self.initial_weights = checkpoint.metadata["initial_weights"]
         else:
@@ -202,10 +199,6 @@ class Pretraining:
         )
         check_same_run(saved, current, checkpoint.path)
         warn_of_versions(checkpoint)
-        # Continue the tracker's run only if no setting changed. An extended run may repeat logged steps, which W&B
-        # ignores.
-        if not changed_settings(checkpoint.metadata["settings"], self.settings):
-            self.tracker_id = checkpoint.metadata["tracker_id"]
         self.model.generation_config = self.model.generation_config.from_dict(checkpoint.metadata["generation_config"])
         load_state(checkpoint, self.model, self.ema.weights, self.optimizer.state)
         losses = torch.empty(checkpoint.step, dtype=torch.float64)
@@ -235,7 +228,6 @@ class Pretraining:
             "initial_weights": self.initial_weights,
             "progress": progress,
             "versions": versions(),
-            "tracker_id": self.tracker_id,
             "scaler": scaler and scaler.state_dict(),
         }
         if self.accelerator.distributed_type == DistributedType.FSDP:
@@ -265,9 +257,7 @@ class Pretraining:
                 # Usually, this status stays unread: the CPU reads the previous one while the device computes this step.
                 while len(unread) > 1 or (unread and (must_evaluate or must_save or stop_signal)):
                     stop_signal = self.finish_step(unread.popleft()) or stop_signal
-                seconds = time.perf_counter() - started
-                progress.train_seconds += seconds
-                progress.device_seconds += seconds * self.accelerator.num_processes
+                progress.train_seconds += time.perf_counter() - started
                 self._log_steps(num_finished, bar)
                 if must_save or stop_signal:
                     self.save()  # before the evaluation, which may take longer than a scheduler waits
@@ -359,12 +349,11 @@ class Pretraining:
         mean_loss, gradient_norm, stop_signal = status.read()
         if not math.isfinite(mean_loss) or (self.accelerator.scaler is None and not math.isfinite(gradient_norm)):
             samples = range(step * training.batch_size, (step + 1) * training.batch_size)
-            rows = training_samples(self.data, training.seed).row_numbers(list(samples))
             raise FloatingPointError(
                 f"Loss and gradient must be finite, but at step {step}, the loss is {mean_loss} and the norm of its "
                 f"gradient is {gradient_norm}. Start a new run with a lower `learning_rate` or more `warmup_steps`, "
                 f"from scratch or from an earlier checkpoint in {training.output_dir} (training/export_checkpoint.py). "
-                f"The batch has the samples {samples[0]} to {samples[-1]}, which are the training sequences {rows}."
+                f"The batch has the samples {samples[0]} to {samples[-1]}."
             )
         self.progress.losses.append(mean_loss)
         self.gradient_norms[step] = gradient_norm
@@ -378,13 +367,14 @@ class Pretraining:
         """
         since, progress = since or TrainingProgress(), self.progress
         num_tokens = (progress.step - since.step) * self.training.batch_size * self.data.mean_length
+        speed = num_tokens / (progress.train_seconds - since.train_seconds)
         usage = {
-            "tokens_per_second": num_tokens / (progress.train_seconds - since.train_seconds),
+            "tokens_per_second": speed,
             "peak_memory_gb": peak_memory(self.accelerator.device) / 1e9,
         }
         if self.peak_flops is not None:
-            flops = num_tokens * flops_per_token(self.model.config, self.settings["sequence_length"])
-            usage["mfu"] = flops / self.peak_flops / (progress.device_seconds - since.device_seconds)
+            flops = speed * flops_per_token(self.model.config, self.settings["sequence_length"])
+            usage["mfu"] = flops / self.peak_flops / self.accelerator.num_processes
         return usage
 
     def log(self, step: int) -> None:

@@ -2,11 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Report of a finished run: `results.json`, `report.md` and `loss.png`."""
 
-import json
 from pathlib import Path
 from typing import Any
 
-import yaml
 from matplotlib.figure import Figure
 
 from common.files import write_json, write_text
@@ -55,12 +53,7 @@ def _format_report(results: dict[str, Any], samples: list[str], name: str) -> st
         _evaluation_table(results["evaluations"]),
         *(["## Samples", "Generated without a prompt, with the moving averages of the weights."] if samples else []),
         *(_code_block(text) for text in samples),
-        "## Data",
-        _code_block(json.dumps(results["corpus"], indent=1, ensure_ascii=False), "json"),
-        "## Arguments",
-        _code_block(yaml.safe_dump(results["arguments"], sort_keys=False, allow_unicode=True).rstrip(), "yaml"),
-        "## Versions",
-        ", ".join(f"{package} {version}" for package, version in results["versions"].items()),
+        "The file results.json has the arguments, the sources of the corpus, and the versions of all libraries.",
     ]
     return "\n\n".join(parts) + "\n"
 
@@ -74,12 +67,12 @@ def _evaluation_table(evaluations: list[dict[str, Any]]) -> str:
     return markdown_table(["step", *(ORDER_KINDS[kind] for kind in kinds), "sequences"], rows)
 
 
-def _code_block(text: str, language: str = "text") -> str:
+def _code_block(text: str) -> str:
     """Return a Markdown code block. Its fence is long enough not to occur in the text."""
     fence = "```"
     while fence in text:
         fence += "`"
-    return f"{fence}{language}\n{text}\n{fence}"
+    return f"{fence}text\n{text}\n{fence}"
 
 
 def plot_run(results: dict[str, Any], path: Path) -> None:

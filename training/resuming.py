@@ -15,11 +15,9 @@ from common.results import read_results
 from training.arguments import TrainingArguments
 from training.checkpoints import Checkpoint, checkpoints_in, load_newest_checkpoint
 from training.schedules import num_common_steps
-from training.settings import changed_settings, check_same_run, compare_settings
+from training.settings import changed_settings, check_same_run
 
 logger = logging.getLogger("pretrain")
-
-PUBLISHED = ("model", "report.md", "loss.png")  # what a run writes at its end, besides results.json
 
 
 def find_start(
@@ -61,12 +59,6 @@ def choose_start(training: TrainingArguments, settings: dict[str, Any]) -> tuple
             "checkpoint from which to extend it. Restore the old value, start a new run from its model with "
             "`--init_from`, or choose another `output_dir`."
         )
-    found = [name for name in PUBLISHED if (folder / name).exists()]
-    if checkpoint is None and found:
-        raise ValueError(
-            f"{folder} contains {' and '.join(found)}, but no checkpoint and no results.json. This run would replace "
-            "them. Choose another `output_dir`, or move them."
-        )
     return False, checkpoint
 
 
@@ -86,9 +78,7 @@ def is_finished(results: dict[str, Any], training: TrainingArguments, settings: 
         )
     if changed_settings(saved, settings):
         return False
-    ignored = sorted(compare_settings(saved, settings).keys() - {"output_dir"})
-    hint = f" (Other values have no effect: {', '.join(ignored)}.)" if ignored else ""
-    logger.info("%s is finished (%d steps), so there is nothing to do.%s", folder, results["steps"], hint)
+    logger.info("%s is finished (%d steps), so there is nothing to do.", folder, results["steps"])
     return True
 
 

@@ -2,8 +2,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Settings of a run: its arguments, as saved in checkpoints and results.json. They are compared when it is resumed."""
 
-import glob
-import os
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -13,8 +11,6 @@ from common.results import WITHOUT_EFFECT
 from training.architecture import DEFAULTS, Architecture
 from training.arguments import TrainingArguments
 
-# Keys that can name files or folders.
-PATHS = {"corpus", "validation_files", "tokenizer", "init_from", "output_dir"}
 # Keys that may change when a run is resumed, if the learning rates and left-to-right fractions of all finished steps
 # stay the same (see schedules.py).
 SCHEDULE = {"max_steps", "decay_steps", "left_to_right_steps"}
@@ -26,38 +22,17 @@ def to_settings(model: Architecture, data: DataArguments, training: TrainingArgu
     return {key: str(value) if isinstance(value, Path) else value for key, value in values.items()}
 
 
-def compare_settings(saved: dict[str, Any], current: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """
-    Return the saved and the current value of each setting that has changed.
-
-    The same path, written in another way, is not a change.
-    """
+def changed_settings(saved: dict[str, Any], current: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """Return the saved and the current value of each setting that has changed and may affect the result."""
     defaults = to_settings(DEFAULTS, DataArguments(), TrainingArguments())
     saved, current = defaults | saved, defaults | current  # runs of earlier versions do not have all settings
     values = {key: (saved.get(key), current.get(key)) for key in sorted(saved.keys() | current.keys())}
-    return {key: pair for key, pair in values.items() if _resolve_paths(key, pair[0]) != _resolve_paths(key, pair[1])}
-
-
-def _resolve_paths(key: str, value: Any) -> Any:
-    """Return the value of a setting with absolute paths."""
-    if isinstance(value, list):
-        return [_resolve_paths(key, item) for item in value]
-    if key not in PATHS or not isinstance(value, str):
-        return value
-    path = os.path.abspath(os.path.expanduser(value))
-    return path if os.path.exists(path) or glob.has_magic(value) else value
-
-
-def changed_settings(saved: dict[str, Any], current: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """Return the saved and the current value of each setting that has changed and may affect the result."""
-    return {key: pair for key, pair in compare_settings(saved, current).items() if key not in WITHOUT_EFFECT}
+    return {key: pair for key, pair in values.items() if pair[0] != pair[1] and key not in WITHOUT_EFFECT}
 
 
 def check_same_run(saved: dict[str, Any], current: dict[str, Any], place: Path) -> None:
     """Raise a `ValueError` if settings, except those in `SCHEDULE`, have changed and may affect the result."""
     changed = {key: pair for key, pair in changed_settings(saved, current).items() if key not in SCHEDULE}
-    if "learning_rate" in changed and _has_default_final_rate(saved) and _has_default_final_rate(current):
-        changed.pop("final_learning_rate", None)
     if changed:
         differences = "; ".join(f"{key}: previously {then!r}, now {now!r}" for key, (then, now) in changed.items())
         raise ValueError(
@@ -66,7 +41,3 @@ def check_same_run(saved: dict[str, Any], current: dict[str, Any], place: Path) 
             f"training/export_checkpoint.py {place} MODEL`, and start a new run with `--init_from MODEL` and another "
             "`--output_dir`."
         )
-
-
-def _has_default_final_rate(settings: dict[str, Any]) -> bool:
-    return settings["final_learning_rate"] == settings["learning_rate"] / 10

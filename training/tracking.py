@@ -24,23 +24,15 @@ def logger_types(tracker: str) -> str | None:
 
 
 def start_tracker(
-    accelerator: Accelerator, tracker: str, output_dir: Path, settings: dict[str, Any], step: int, run_id: str
+    accelerator: Accelerator, tracker: str, output_dir: Path, settings: dict[str, Any], step: int
 ) -> None:
-    """
-    Start to track a run, or continue to track a run that is resumed after `step` steps.
-
-    TensorBoard writes to `output_dir / "tensorboard"`. The other trackers continue the run with the same `run_id`.
-    """
-    options = {
-        "tensorboard": {"purge_step": step + 1, "flush_secs": 30},  # remove later steps, which will be logged again
-        "wandb": {"name": output_dir.name, "id": run_id, "resume": "allow", "dir": str(output_dir)},
-        "trackio": {"name": f"{output_dir.name}-{run_id[:6]}", "resume": "allow"},  # it has no other identifier
-    }
+    """Start to track a run, or continue after `step` steps. TensorBoard writes to `output_dir / "tensorboard"`."""
     if tracker == "tensorboard":
+        options = {"purge_step": step + 1, "flush_secs": 30}  # remove later steps, which will be logged again
         # With `config`, Accelerate would create more folders.
-        accelerator.init_trackers("tensorboard", init_kwargs=options)
+        accelerator.init_trackers("tensorboard", init_kwargs={"tensorboard": options})
     elif tracker != "none":
-        accelerator.init_trackers("aogpt", config=settings, init_kwargs=options)
+        accelerator.init_trackers("aogpt", config=settings, init_kwargs={tracker: {"name": output_dir.name}})
 
 
 def flops_per_token(config: AOGPTConfig | MDMEncoderConfig, length: int) -> float:

@@ -105,7 +105,6 @@ def load_corpus(arguments: DataArguments) -> Corpus:
     if arguments.streaming:
         train, validation = _split_stream(rows, arguments)
     else:
-        _check_num_documents(rows, arguments)
         train, validation = _split(rows, arguments)
     if next(iter(train), None) is None:
         raise no_text_error("train", arguments)
@@ -153,15 +152,6 @@ def _select(arguments: DataArguments) -> tuple[Rows, Sources]:
         options = arguments.text_column, is_streamed, arguments.preprocessing_num_workers
         rows[split] = load_files(split_files, arguments.sample_by, *options)
     return rows, [*sources, *describe_files(paths)]
-
-
-def _check_num_documents(rows: Rows, arguments: DataArguments) -> None:
-    found = sum(len(rows[split]) for split in rows if split == "train" or not arguments.validation_files)
-    if arguments.corpus_documents not in (None, found):
-        raise ValueError(
-            f"{arguments.name} must have {arguments.corpus_documents:,} documents (`corpus_documents`), but has "
-            f"{found:,}. Check `corpus`, `corpus_revision` and the splits, or remove `corpus_documents`."
-        )
 
 
 # --------------------------------------------------------------------------------------------- texts of a function

@@ -27,9 +27,6 @@ class DataArguments(Options):
     )
     corpus_config: str | None = option(None, "Configuration of the Hub dataset.")
     corpus_revision: str | None = option(None, "Revision of the Hub dataset.")
-    corpus_documents: int | None = option(
-        None, "Number of documents that the corpus must have, to detect missing files; not checked with streaming."
-    )
     train_split: str = option("train", "Split of the Hub dataset to train on.")
     validation_split: str | None = option(
         None,

@@ -16,7 +16,7 @@ ORDER_SEED = 20250624
 ORDER_KINDS = {"left_to_right": "left to right", "any_order": "random orders"}
 # Settings that, up to rounding, do not affect the trained weights. They may change when a run is resumed.
 WITHOUT_EFFECT = {
-    *("output_dir", "prepare_only", "corpus_documents", "per_device_batch_size", "mixed_precision", "dynamo_backend"),
+    *("output_dir", "prepare_only", "per_device_batch_size", "mixed_precision", "dynamo_backend"),
     *("activation_checkpointing", "dataloader_num_workers", "preprocessing_num_workers", "logging_steps", "eval_steps"),
     *("eval_sequences", "eval_batch_size", "save_steps", "save_total_limit", "keep_every", "num_samples", "tracker"),
 }

@@ -7,18 +7,14 @@ import hashlib
 import json
 import logging
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
-from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 import pandas
 from datasets import Dataset, Features, IterableDataset, Value, load_dataset
-from fsspec.core import OpenFile, get_compression
-from fsspec.implementations.local import LocalFileSystem
 
-from common.caching import versioned
 from common.examples import find_example_columns, make_examples
 from common.files import hash_file
 
@@ -84,9 +80,7 @@ def load_files(
     if empty := [file for file in files if os.path.getsize(file) == 0]:
         raise ValueError(f"{empty[0]} is empty. Use files that contain text.")
     try:
-        if kinds == ["text"]:
-            return _load_texts(files, sample_by, streaming, num_proc)
-        loaded = _load_tables(files, kinds[0], streaming, num_proc)
+        loaded = _load(files, kinds[0], sample_by, streaming, num_proc)
     except Exception as error:  # each builder raises its own errors for damaged files and wrong encodings
         odd_row = _find_odd_row(files) if kinds == ["json"] else ""
         raise ValueError(
@@ -96,32 +90,13 @@ def load_files(
     return loaded if streaming else keep_text(loaded, text_column)
 
 
-def _load_texts(files: list[str], sample_by: str, streaming: bool, num_proc: int | None) -> Dataset | IterableDataset:
-    features = Features({"text": Value("string")})
-    options = {"gen_kwargs": {"files": files, "sample_by": sample_by}, "features": features}
-    if streaming:
-        return IterableDataset.from_generator(_read_texts, **options)
-    reader = versioned(_read_texts, _hash_all(files))
-    return Dataset.from_generator(reader, num_proc=min(num_proc or 1, len(files)), **options)
-
-
-def _read_texts(files: list[str], sample_by: str) -> Iterator[dict[str, str]]:
-    """Yield the documents of text files. Every line ending is read as a newline, and byte-order marks are skipped."""
-    for file in files:
-        with OpenFile(LocalFileSystem(), file, "rt", get_compression(file, "infer"), encoding="utf-8-sig") as lines:
-            if sample_by == "document":
-                yield {"text": lines.read()}
-            elif sample_by == "line":
-                yield from ({"text": line.removesuffix("\n")} for line in lines)
-            else:
-                for is_blank, paragraph in groupby(lines, str.isspace):
-                    if not is_blank:
-                        yield {"text": "".join(paragraph).removesuffix("\n")}
-
-
-def _load_tables(files: list[str], kind: str, streaming: bool, num_proc: int | None) -> Dataset | IterableDataset:
+def _load(
+    files: list[str], kind: str, sample_by: str, streaming: bool, num_proc: int | None
+) -> Dataset | IterableDataset:
     options: dict[str, Any] = {}
-    if kind in ("csv", "tsv"):  # by default, "NA" would be null, and "12" a number
+    if kind == "text":
+        options = {"sample_by": sample_by, "encoding": "utf-8-sig", "features": Features({"text": Value("string")})}
+    elif kind in ("csv", "tsv"):  # by default, "NA" would be null, and "12" a number
         separator = "\t" if kind == "tsv" else ","
         columns = pandas.read_csv(files[0], sep=separator, nrows=0).columns
         features = Features(dict.fromkeys(columns, Value("string")))

@@ -32,7 +32,7 @@ class Versioned:
 
 def versioned(function: Callable, *content: str) -> Versioned:
     """
-    Return a function whose version is a hash of the code of its folder, of the versions of libraries, and of `content`.
+    Return a function whose version is a hash of its folder's code, of the versions of libraries, and of `content`.
 
     The function must not use modules of other folders.
     """

@@ -114,10 +114,9 @@ def _load_tokenizer(texts: Split, arguments: DataArguments) -> PreTrainedTokeniz
 
 def load_data_of_run(folder: Path) -> Data:
     """
-    Load the data of a finished run. The data of the last call are kept for runs with the same data.
+    Load the data of a finished run, and keep them for the next run with the same data.
 
-    Raises:
-        ValueError: If the run is not finished, or if its corpus or tokenizer has changed.
+    Raise a `ValueError` if the run is not finished, or if its corpus or tokenizer has changed.
     """
     data = load_data_once(data_options_of_run(folder))
     check_data_of_run(data, folder, read_finished_run(folder))

@@ -120,8 +120,7 @@ def _label(ids: list[int], offsets: list[tuple[int, int]], is_context: list[bool
     """
     Return the ids of a text, and -100 for tokens whose characters are all in the context.
 
-    Some tokenizers leave spaces out of `offsets`. A space then belongs to the token after it, and a token without
-    characters has the spaces up to the next token.
+    Some tokenizers leave spaces out of `offsets`. A space then belongs to the next token that has characters.
     """
     labels, before = [], 0
     following = [*(start for start, _ in offsets[1:]), len(is_context)]

@@ -42,13 +42,11 @@ def atomic_folder(path: Path) -> Iterator[Path]:
     """
     Yield a temporary folder next to `path`. If the block ends without an error, rename the folder to `path`.
 
-    An old folder at `path` is removed only when the new one is complete. If it is empty, it is not removed: the files
-    are moved into it, because it may be the working folder or a mount point, which cannot be replaced.
+    An old folder at `path` is removed only when the new one is complete.
     """
     path = path.absolute()  # "." has no name
     path.parent.mkdir(parents=True, exist_ok=True)
-    is_empty = path.is_dir() and not any(path.iterdir())
-    temporary = temporary_path(path / path.name if is_empty else path)
+    temporary = temporary_path(path)
     shutil.rmtree(temporary, ignore_errors=True)  # a process that was killed may have left it
     temporary.mkdir()
     try:
@@ -61,19 +59,9 @@ def atomic_folder(path: Path) -> Iterator[Path]:
 
 
 def publish_folder(temporary: Path, path: Path) -> None:
-    """
-    Flush a complete folder to the disk, and rename it to `path`. An old folder at `path` is removed.
-
-    If the complete folder is inside `path`, its files are moved to `path`. The last one is config.json, without which
-    no model can be loaded.
-    """
+    """Flush a complete folder to the disk, and rename it to `path`. An old folder at `path` is removed."""
     for inner in (*temporary.rglob("*"), temporary):
         _sync(inner)
-    if temporary.parent == path:
-        for inner in sorted(temporary.iterdir(), key=lambda inner: inner.name == "config.json"):
-            os.replace(inner, path / inner.name)
-        _sync(path)
-        return
     if path.exists():  # os.replace does not replace a folder, so for a moment `path` does not exist
         shutil.rmtree(path)
     os.replace(temporary, path)
@@ -176,28 +164,13 @@ def hash_file(file: str | Path) -> str:
 
 
 def read_yaml(path: Path, loader: Any = yaml.SafeLoader) -> Any:
-    """Return the content of a YAML file. Raise a `ValueError` if it cannot be read, or has the same key twice."""
+    """Return the content of a YAML file. Raise a `ValueError` if it cannot be read."""
     if not path.exists():
         raise ValueError(f"{path} does not exist. Give the path of a YAML file.")
     try:
-        parser = loader(path.read_text(encoding="utf-8"))
-        root = parser.get_single_node()
-        _check_unique_keys(root, path)
-        return root and parser.construct_document(root)
+        return yaml.load(path.read_text(encoding="utf-8"), loader)
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise ValueError(f"{path} cannot be read as YAML. Check its path and content. (Cause: {error})") from error
-
-
-def _check_unique_keys(root: yaml.Node | None, path: Path) -> None:
-    nodes = [root]
-    for node in nodes:  # the loop appends the children of each node
-        children = node.value if isinstance(node, yaml.SequenceNode) else []
-        if isinstance(node, yaml.MappingNode):
-            keys = [key.value for key, _ in node.value]
-            if repeated := [key for key in keys if keys.count(key) > 1]:
-                raise ValueError(f"{path} has the key {repeated[0]!r} twice in the same mapping. Remove one of them.")
-            children = [value for _, value in node.value]
-        nodes += [child for child in children if child not in nodes]
 
 
 def temporary_path(path: Path) -> Path:

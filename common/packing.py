@@ -52,8 +52,7 @@ def count_left_out_tokens(documents: Dataset, sequence_length: int, split: str) 
     """
     Return `left_out_tokens`, the number of tokens after the last full sequence of packed documents.
 
-    Raises:
-        ValueError: If the documents have too few tokens for one sequence.
+    Raise a `ValueError` if the documents have too few tokens for one sequence.
     """
     num_tokens = total(documents, "num_tokens")
     if num_tokens < sequence_length:
@@ -77,11 +76,9 @@ def pack(documents: Dataset, sequence_length: int) -> Dataset:
 
 class PackedRows:
     """
-    Sequences of packed documents, which are read from the memory-mapped files of the documents when they are accessed.
+    Sequences of packed documents, read from the memory-mapped files of the documents when they are accessed.
 
-    Args:
-        documents: Documents with the column `input_ids`.
-        sequence_length: Number of ids per sequence. If the last sequence is incomplete, it is left out.
+    If the last sequence is incomplete, it is left out.
     """
 
     def __init__(self, documents: Dataset, sequence_length: int) -> None:

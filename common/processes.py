@@ -18,12 +18,7 @@ from torch import distributed
 
 
 def start_accelerator(**options: Any) -> Accelerator:
-    """
-    Return an `Accelerator`.
-
-    Raises:
-        ValueError: If the launched processes are not connected.
-    """
+    """Return an `Accelerator`. Raise a `ValueError` if the launched processes are not connected."""
     accelerator = Accelerator(cpu=must_use_cpu(), **options)
     launched = int(os.environ.get("WORLD_SIZE", "1"))
     if launched != accelerator.num_processes:
@@ -57,8 +52,7 @@ def together(accelerator: Accelerator) -> Iterator[None]:
     """
     Run a block, and wait at its end until all processes have run it. If it fails in one process, the others exit.
 
-    Collectives on GPUs time out after ten minutes, which is too short if one process writes files or generates texts
-    while the others wait. This function therefore waits in a group on the CPU.
+    The processes wait in a group on the CPU: collectives on GPUs time out after ten minutes, which may be too short.
     """
     error = None
     try:

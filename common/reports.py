@@ -56,16 +56,7 @@ def label_log_axis(axis: Axis, subs: Sequence[float] = (1, 2, 5)) -> None:
 
 @dataclass
 class Panel:
-    """
-    A plot of lines.
-
-    Attributes:
-        title: Title of the plot.
-        x_label: Label of the horizontal axis.
-        y_label: Label of the vertical axis, which is logarithmic.
-        lines: Points (x, y) of each line, by the name of the line.
-        has_log_x: Whether the horizontal axis is logarithmic, with a tick at each x of the lines.
-    """
+    """Plot of lines, which are lists of points (x, y) by name. The vertical axis is logarithmic."""
 
     title: str
     x_label: str
@@ -106,14 +97,9 @@ def save_animation(
     figure: Figure, draw: Callable[[int], None], steps: Sequence[int], seconds: float, path: Path
 ) -> None:
     """
-    Write an animated GIF that repeats. The last frame is shown longer.
+    Write an animated GIF that repeats, with one frame for each of `steps`, which `draw` draws on `figure`.
 
-    Args:
-        figure: The figure to draw. Its size and dpi set the resolution of the frames.
-        draw: Function that takes a step and changes the figure accordingly.
-        steps: Steps to draw, one for each frame.
-        seconds: Seconds to show each frame.
-        path: The GIF file to write.
+    A frame is shown for `seconds`, and the last one longer.
     """
     canvas, frames = FigureCanvasAgg(figure), []
     for step in steps:

@@ -67,15 +67,10 @@ def select_others(texts: Iterable[str | None], held_out: frozenset[bytes]) -> li
 @dataclass(frozen=True)
 class Split:
     """
-    Documents of a split.
+    Documents of a split, which `select` takes from batches of the column `column` of `rows`.
 
-    `rows` may be the whole corpus, from which `select` takes the documents of the split. Writing them to a dataset of
-    their own would read a large corpus once more, so `encode_documents` selects and tokenizes in one pass.
-
-    Args:
-        rows: Dataset or stream.
-        select: Function that returns the documents of a batch of rows that are in the split.
-        column: Column of `rows` with the documents.
+    `rows` may be the whole corpus. Writing the documents of a split to a dataset of their own would read a large corpus
+    once more, so `encode_documents` selects and tokenizes in one pass.
     """
 
     rows: Dataset | IterableDataset

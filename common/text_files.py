@@ -14,6 +14,8 @@ from typing import Any
 
 import pandas
 from datasets import Dataset, Features, IterableDataset, Value, load_dataset
+from fsspec.core import OpenFile, get_compression
+from fsspec.implementations.local import LocalFileSystem
 
 from common.examples import find_example_columns, make_examples
 from common.files import hash_file
@@ -28,11 +30,7 @@ FILE_SUFFIXES = (".txt", ".text", ".md", ".py", ".raw", ".tokens", *KINDS, *COMP
 
 
 def find_files(patterns: Sequence[str]) -> list[str]:
-    """
-    Return the absolute paths of the files that match `patterns`, without duplicates.
-
-    The paths are in the order of `patterns`. The matches of one pattern are sorted.
-    """
+    """Return the absolute paths of the files that match `patterns`, in this order, sorted for each, without copies."""
     files: list[str] = []
     for pattern in patterns:
         expanded = os.path.expanduser(pattern)
@@ -68,10 +66,9 @@ def load_files(
     num_proc: int | None = None,
 ) -> Dataset | IterableDataset:
     """
-    Load the documents of local files of one kind (see `kind_of`).
+    Load the documents of local files of one kind (see `kind_of`), with `num_proc` processes.
 
-    `num_proc` processes read the files, unless they are streamed. A dataset has only the column `text`. A stream has
-    all columns of the files.
+    A dataset has only the column `text`. A stream has all columns of the files.
     """
     kinds = sorted(set(map(kind_of, files)))
     names = ", ".join(files[:3]) + (", ..." if len(files) > 3 else "")
@@ -144,8 +141,7 @@ def check_column(features: Mapping[str, Any], text_column: str) -> str:
     """
     Return the column with the documents: `text_column`, or `text` if this is the only column.
 
-    Raises:
-        ValueError: If the column does not exist, or does not hold text.
+    Raise a `ValueError` if the column does not exist, or does not hold text.
     """
     column = "text" if list(features) == ["text"] else text_column
     if columns := find_example_columns(features, text_column):

@@ -21,14 +21,9 @@ def train_tokenizer(documents: Iterable[str], vocab_size: int) -> PreTrainedToke
     """
     Train a byte-level BPE tokenizer like GPT-2's. Merges do not cross word boundaries, and any text can be encoded.
 
-    The same documents in the same order always give the same tokenizer.
-
-    Args:
-        documents: Texts to train on.
-        vocab_size: Number of ids: 256 bytes, `<|endoftext|>` (id 0) and merges. The mask token is not counted.
-
-    Raises:
-        ValueError: If `vocab_size` is less than 257, or if the documents do not have enough different merges.
+    The same documents in the same order always give the same tokenizer. `vocab_size` counts 256 bytes, `<|endoftext|>`
+    (id 0) and merges, but not the mask token. Raise a `ValueError` if it is less than 257, or if the documents do not
+    have enough different merges.
     """
     if vocab_size < MIN_VOCAB_SIZE:
         raise ValueError(

@@ -136,7 +136,6 @@ def test_errors_of_unknown_keys_suggest_the_nearest_key(config: Path, key: str, 
         ("prepare_only: true\nstreaming: true", "`prepare_only` has no effect"),
         ("max_steps: [200, 300]", r"`max_steps` .*single value.*\['200', '300'\]"),
         ("validation_files: {a: b}", "`validation_files` .*single value"),
-        ("output_dir: .", "`output_dir` is empty"),
     ],
 )
 def test_wrong_values_and_contradictions_are_errors(config: Path, line: str, message: str) -> None:
@@ -200,13 +199,6 @@ def test_help_is_printed(capsys: pytest.CaptureFixture) -> None:
     shown = " ".join(capsys.readouterr().out.split())
     assert "Defaults to 30 % of max_steps" in shown
     assert all(f"--{name} " in shown for name in DEFAULTS)
-
-
-def test_a_repeated_key_is_an_error(config: Path) -> None:
-    with pytest.raises(ValueError, match="'seed' twice"):
-        parse_arguments(add_lines(config, "seed: 1", "seed: 2"))
-    with pytest.raises(ValueError, match="'a' twice"):
-        parse_arguments(add_lines(config, "seed: [{a: 1, a: 2}]"))
 
 
 @pytest.mark.parametrize(

@@ -100,19 +100,6 @@ def test_milestones_are_never_removed(tmp_path: Path) -> None:
     assert [step_of(path) for path in checkpoints_in(tmp_path)] == [5, 10, 11, 12]
 
 
-def test_checkpoints_from_which_an_extended_run_cannot_continue_do_not_count(tmp_path: Path) -> None:
-    for step in (36, 40):  # the run was finished at step 40, and is extended from step 36
-        save(tmp_path, step)
-    writer, kept = CheckpointWriter(tmp_path, 2, resumed_from=36), []
-    for step in (42, 44, 46):
-        writer.save(step, TENSORS, {})
-        kept.append([step_of(path) for path in checkpoints_in(tmp_path)])
-    assert kept == [[36, 42], [42, 44], [44, 46]]
-    save(tmp_path, 41)
-    CheckpointWriter(tmp_path, 3, resumed_from=36).save(45, TENSORS, {})
-    assert [step_of(path) for path in checkpoints_in(tmp_path)] == [41, 44, 45, 46]
-
-
 def test_the_newest_checkpoint_that_fits_is_loaded(tmp_path: Path) -> None:
     for step in (1, 2, 3):
         save(tmp_path, step)
@@ -137,16 +124,6 @@ def test_it_is_an_error_if_all_checkpoints_are_damaged(tmp_path: Path) -> None:
         cut_short(save(tmp_path, step))
     with pytest.raises(OSError, match=r"-00000002\S*, checkpoint-00000001\S*\. .*remove"):
         load_newest_checkpoint(tmp_path)
-
-
-def test_a_damaged_newer_checkpoint_does_not_count_as_kept(tmp_path: Path) -> None:
-    for step in (1, 2, 3):
-        save(tmp_path, step)
-    cut_short(tmp_path / "checkpoint-00000003.safetensors")
-    save(tmp_path, 2, keep=2)
-    assert [step_of(path) for path in checkpoints_in(tmp_path)] == [1, 2, 3]
-    assert load_newest_checkpoint(tmp_path).metadata == {"progress": {"step": 2}}
-    assert load_newest_checkpoint(tmp_path, lambda checkpoint: False) is None
 
 
 def test_a_full_disk_is_reported_and_keeps_the_previous_checkpoint(tmp_path: Path) -> None:

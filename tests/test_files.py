@@ -1,6 +1,5 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
-import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -104,20 +103,6 @@ def test_folders_are_replaced_when_they_are_complete(tmp_path: Path) -> None:
             assert content(folder) == ({} if name == "old" else {"inner/old": "old"})
     assert content(tmp_path) == {"model/inner/new": "new"}
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
-
-
-def test_an_empty_working_folder_gets_the_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is not replaced. The configuration, without which a model cannot be loaded, is the last file."""
-    monkeypatch.chdir(tmp_path)
-    number, moved, replace = tmp_path.stat().st_ino, [], os.replace
-    monkeypatch.setattr(os, "replace", lambda source, target: moved.append(target.name) or replace(source, target))
-    with atomic_folder(Path()) as temporary:
-        for name in ("config.json", "a", "z"):
-            (temporary / name).write_text(name)
-    assert content(tmp_path) == {name: name for name in ("config.json", "a", "z")}
-    assert moved[-1] == "config.json"
-    assert tmp_path.stat().st_ino == number
-    assert Path("a").exists()
 
 
 def test_an_error_keeps_the_old_folder(tmp_path: Path) -> None:

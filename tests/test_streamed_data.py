@@ -263,16 +263,6 @@ def test_a_column_of_text_and_numbers_is_an_error(arguments: DataArguments, tmp_
         load_data(replace(arguments, corpus=[str(tmp_path / "mixed.jsonl")]))
 
 
-def test_rows_without_a_text_are_counted(
-    arguments: DataArguments, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    lines = [json.dumps({"text": text} if text else {"body": "so"}) for text in [*FILES[0][:9], None, None]]
-    (tmp_path / "gaps.jsonl").write_text("\n".join(lines))
-    data = load_data(replace(arguments, corpus=[str(tmp_path / "gaps.jsonl")], validation_documents=4))
-    unshuffled_ids(data, 2 * WINDOW)
-    assert "File 1 of the 1 files of the corpus: 2 of 11 rows have no 'text'" in caplog.text
-
-
 def test_a_file_that_cannot_be_read_is_named(arguments: DataArguments, tmp_path: Path) -> None:
     for name, column in (("a", "text"), ("b", "body")):
         lines = (json.dumps({column: text}) for text in FILES[0] * 2)

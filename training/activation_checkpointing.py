@@ -68,8 +68,8 @@ def release_freed_memory() -> None:
     """
     Let glibc return freed memory to the system. With other C libraries, do nothing.
 
-    By default, glibc keeps the memory of freed tensors of up to 32 MiB that lie between activations still in use. After
-    the forward pass of AO-GPT small with selective checkpointing, this is half a gigabyte.
+    By default, it keeps the memory of freed tensors between activations still in use: after the forward pass of AO-GPT
+    small with selective checkpointing, half a gigabyte.
     """
     if platform.libc_ver()[0] == "glibc":
         ctypes.CDLL(None).malloc_trim(0)

@@ -71,12 +71,7 @@ def _to_value(value: Any) -> Any:
 
 
 def read_architecture(model: str, given: dict[str, Any]) -> Architecture:
-    """
-    Return the architecture of the model in a folder or on the Hub.
-
-    Raises:
-        ValueError: If a key in `given` has another value.
-    """
+    """Return the architecture of a model. Raise a `ValueError` if a key in `given` has another value."""
     config = read_config(model)
     kind = "encoder" if isinstance(config, MDMEncoderConfig) else "decoder"
     architecture = {"architecture": kind} | {name: getattr(config, name) for name in TYPES}

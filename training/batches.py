@@ -3,9 +3,8 @@
 """
 Batches of a run. The content of a batch depends only on the step and the seed.
 
-A sample is a training sequence of a run. Samples are numbered in the order of training, over all epochs. Step s trains
-on the samples s * batch_size ... (s + 1) * batch_size - 1. A run can therefore start at any step, and a batch has the
-same sequences and orders for any number of processes, workers and passes.
+A sample is a training sequence of a run. Step s trains on the samples s * batch_size ... (s + 1) * batch_size - 1. A
+run can therefore start at any step, and a batch is the same for any number of processes, workers and passes.
 """
 
 import multiprocessing
@@ -70,8 +69,7 @@ class Batches:
     """
     Iterator over the collated batches of forward passes, from `Samples` or `StreamedSamples`.
 
-    Attributes:
-        position: Position in the streamed corpus from which to resume after the last batch; None for `Samples`.
+    `position` is the position in the streamed corpus from which to resume after the last batch; None for `Samples`.
     """
 
     def __init__(
@@ -98,13 +96,10 @@ class Batches:
 
 def _end_with_parent(worker: int) -> None:
     """
-    Make a worker ignore the signals that stop a run, and end when the training process ends, even if that is killed.
+    Make a worker ignore the signals that stop a run, and end with the training process, even if that is killed.
 
-    Launchers and terminals send these signals to all processes of a run. The training process still needs its workers
-    for the current step.
-
-    PyTorch's workers end when their parent process ends. From Python 3.14 on, their parent is a fork server by default.
-    The fork server lives as long as its children. Without the thread, both would outlive the training process.
+    Launchers and terminals send these signals to all processes, but the current step still needs its workers. From
+    Python 3.14 on, the parent of a worker is a fork server, which lives as long as its children.
     """
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.SIG_IGN)

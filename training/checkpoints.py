@@ -1,13 +1,11 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
 """
-Checkpoints of a run.
+Checkpoints of a run: the weights, their moving averages, AdamW's moments, all losses, and other data as JSON.
 
-A checkpoint holds the weights, the moving averages of the weights, AdamW's moments and all losses. It is a safetensors
-file, whose metadata contains all other data as JSON. If the weights are sharded (FSDP2), it is a folder of
-torch.distributed.checkpoint instead, to which every process writes its shards as safetensors. A run can be resumed from
-both kinds of checkpoint with any number of processes. The learning rate, the order of the data and random numbers are
-not stored, because they depend only on the step and the seed.
+A checkpoint is a safetensors file. If the weights are sharded (FSDP2), it is a folder of torch.distributed.checkpoint
+instead, to which every process writes its shards as safetensors. A run can be resumed from both kinds with any number
+of processes. Learning rates, the order of the data and random numbers depend only on the step and the seed.
 """
 
 import json
@@ -16,7 +14,7 @@ import os
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -71,15 +69,12 @@ class CheckpointWriter:
     Writer of the checkpoints of a run.
 
     A checkpoint becomes visible when it is complete. Older checkpoints are then removed, except for the newest
-    `keep` - 1 and those that `is_milestone` selects. Checkpoints from which the run cannot continue are removed first:
-    an extended run continues from the checkpoint before its decay, `resumed_from`.
+    `keep` - 1 and those that `is_milestone` selects.
     """
 
     folder: Path
     keep: int
     is_milestone: Callable[[int], bool] = lambda step: False  # whether to keep the checkpoint of a step forever
-    resumed_from: int | None = None  # step of the checkpoint from which the run continued
-    _written: set[int] = field(default_factory=set, init=False)  # steps of the checkpoints written by this writer
 
     def save(self, step: int, tensors: dict[str, torch.Tensor], metadata: dict[str, Any]) -> Path:
         """Write `checkpoint-STEP.safetensors`. Raise an `OSError` if this fails."""
@@ -101,9 +96,7 @@ class CheckpointWriter:
     def remove_older(self, newest: Path) -> None:
         """Remove older checkpoints than `newest` (see the class), and that of the same step in the other format."""
         step, paths = step_of(newest), [path for path in reversed(checkpoints_in(self.folder)) if path != newest]
-        self._written.add(step)
         older = [path for path in paths if step_of(path) < step]
-        older.sort(key=lambda path: self._is_unusable(step_of(path)))  # stable: from new to old, then unusable ones
         removed = [path for path in older[self.keep - 1 :] if not self.is_milestone(step_of(path))]
         for path in [*removed, *(path for path in paths if step_of(path) == step)]:
             try:
@@ -111,10 +104,6 @@ class CheckpointWriter:
             except OSError as error:  # the new checkpoint is complete, so training can continue
                 left = path if path.exists() else temporary_path(path)  # `remove_atomically` renames it first
                 logger.warning("The old checkpoint %s could not be removed. Remove it yourself. (%s)", left, error)
-
-    def _is_unusable(self, step: int) -> bool:
-        """Return whether the checkpoint of a step is newer than the one from which the run continued, and not ours."""
-        return self.resumed_from is not None and step > self.resumed_from and step not in self._written
 
     @contextmanager
     def _describe_errors(self, path: Path) -> Iterator[None]:
@@ -155,7 +144,7 @@ def load_newest_checkpoint(
     """
     Return the newest valid checkpoint for which `can_continue` returns True, or None.
 
-    Damaged checkpoints are skipped with a warning. Raise an `OSError` if all checkpoints are damaged.
+    Skip damaged checkpoints with a warning. Raise an `OSError` if all of them are damaged.
     """
     damaged: list[str] = []
     for path in reversed(checkpoints_in(folder)):

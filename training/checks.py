@@ -2,8 +2,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Defaults and checks of the arguments of a run that depend on other arguments."""
 
-from pathlib import Path
-
 from common.data import Data
 from common.data_arguments import DataArguments
 from modeling_aogpt.configuration_aogpt import MAX_SIZES
@@ -45,7 +43,6 @@ def check_arguments(model: Architecture, data: DataArguments, training: Training
             )
     if data.context_marks is not None and model["architecture"] == "encoder":
         raise ValueError("`context_marks` needs a decoder. Remove it, or set `architecture=decoder`.")
-    _check_folders(data, training)
     _check_schedule(training)
     _check_objective(model, training)
     # The configuration checks the architecture. The vocabulary is not known yet, so any `start_token_id` is accepted.
@@ -65,13 +62,6 @@ def check_examples(data: Data, model: Architecture, training: TrainingArguments)
             f"but is {training.orders}. Set `orders=gaps_last` to predict answers from left to right, or "
             "`orders=context_first` to predict them in random orders."
         )
-
-
-def _check_folders(data: DataArguments, training: TrainingArguments) -> None:
-    """Raise a `ValueError` if `output_dir` is not a folder for this run only."""
-    folder = training.output_dir
-    if folder == Path():
-        raise ValueError("`output_dir` is empty, or the working folder. Set it to a folder for this run only.")
 
 
 def _check_schedule(training: TrainingArguments) -> None:

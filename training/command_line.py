@@ -43,11 +43,10 @@ def parse_arguments(argv: list[str]) -> tuple[Architecture, DataArguments, Train
 
 def parse_keys(argv: list[str]) -> tuple[Architecture, DataArguments, TrainingArguments, set[str]]:
     """
-    Parse `CONFIG.yaml [--key value ...]`. Each value is checked by itself. The model of `init_from` is not read.
+    Parse `CONFIG.yaml [--key value ...]`, and check each value by itself. The model of `init_from` is not read.
 
-    Returns:
-        The given keys of the architecture, the other arguments, and the names of all given keys. A key is not given if
-        its value on the command line is null.
+    Return the given keys of the architecture, the other arguments, and the names of all given keys, without those whose
+    value on the command line is null.
     """
     parser = Parser((DataArguments, TrainingArguments))
     parser.add_argument("config", type=Path, help="YAML file of keys and values, such as configs/quickstart.yaml")
@@ -69,11 +68,7 @@ def parse_keys(argv: list[str]) -> tuple[Architecture, DataArguments, TrainingAr
 
 
 def _read_options(options: list[str], known: Container[str]) -> dict[str, str | list[str] | None]:
-    """
-    Return the keys and values of command-line options. The last option of a key counts.
-
-    The value of `--KEY null` is None. The value of `--no_KEY` is false.
-    """
+    """Return the values of options: None for `--KEY null`, and false for `--no_KEY`. The last option counts."""
     if options and not options[0].startswith("--"):  # it would become part of a list of the YAML file
         raise ValueError(f"Only options may follow the YAML file, but {options[0]!r} does. Write `--KEY {options[0]}`.")
     settings: dict[str, list[str]] = {}
@@ -97,8 +92,7 @@ def _read_settings(path: Path, known: dict[str, bool]) -> Settings:
     """
     Return the keys and values of a YAML file, without the keys whose value is null.
 
-    The key `base` names another file, relative to the folder of this file. Values in this file replace those of its
-    base. The value null removes the value of the base.
+    Values replace those of the file `base`, whose path is relative to the folder of this file.
     """
     settings, files = _read_file(path, known), [path]
     while (base := settings.pop("base", "")) not in NULL:
@@ -113,8 +107,7 @@ def _read_file(path: Path, known: dict[str, bool]) -> Settings:
     """
     Return the keys and values of a YAML file. `known` says for each known key whether its value may be a list.
 
-    The values stay text, as on the command line. The type of the setting then decides whether `no` is False or text,
-    and whether 1.10 is a number or text.
+    The values stay text. The type of a setting then decides whether `no` is False or text, and 1.10 a number or text.
     """
     settings = read_yaml(path, yaml.BaseLoader)
     if not isinstance(settings, dict):

@@ -3,8 +3,8 @@
 """
 Data collators that draw orders, diffusion times and masked positions.
 
-A sample is a training sequence of a run. Samples are numbered. All random numbers for a sample depend only on the seed
-and on the number of the sample. They are therefore the same for any number of processes, workers and passes.
+Samples, the training sequences of a run, are numbered. All random numbers for a sample depend only on the seed and its
+number, so they are the same for any number of processes, workers and passes.
 """
 
 import math
@@ -32,9 +32,6 @@ class OrderDraws:
 
     With `final_left_to_right_fraction`, the fraction of left-to-right sequences changes linearly to this value, during
     the first `left_to_right_steps` steps.
-
-    Args:
-        training (`TrainingArguments`): Settings: `seed`, `batch_size`, and the distribution of the orders.
     """
 
     def __init__(self, training: TrainingArguments) -> None:

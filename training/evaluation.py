@@ -32,10 +32,8 @@ def evaluate(model: Model, rows: Dataset, training: TrainingArguments, accelerat
     """
     Compute the bits per byte of `eval_sequences` evenly spaced sequences, which are divided among the processes.
 
-    Returns:
-        A dictionary with the bits per byte `left_to_right` (decoders only) and `any_order`, and the number of
-        `sequences`, `bytes` and `seconds`. Bits per byte are the sum of the nats of all sequences, divided by ln 2 and
-        by the sum of their bytes. Of examples, only the answers are scored, given the context.
+    Return the bits per byte `left_to_right` (decoders only) and `any_order`, which are those of all sequences together,
+    and the numbers of `sequences`, `bytes` and `seconds`. Of examples, only the answers are scored, given the context.
     """
     started = time.perf_counter()
     numbers = evenly_spaced(len(rows), training.eval_sequences or len(rows))
@@ -65,11 +63,7 @@ def evaluate(model: Model, rows: Dataset, training: TrainingArguments, accelerat
 
 
 def _decoder_nats(model: AOGPTForAnyOrderLM, sequences: list[list[int]], numbers: list[int]) -> torch.Tensor:
-    """
-    Return two sums over all tokens of the negative log-likelihoods in nats: left to right, and in random orders.
-
-    The random order of a sequence depends only on its number in the dataset.
-    """
+    """Return the sums of the nats of all tokens, left to right and in random orders, which depend only on `numbers`."""
     features = [{"input_ids": ids, "order_seed": number} for ids, number in zip(sequences, numbers, strict=True)]
     batch = DataCollatorForAnyOrderLM(left_to_right_fraction=0.0, seed=ORDER_SEED)(features)
     input_ids, orders = batch["input_ids"].to(model.device), batch["orders"].to(model.device)
@@ -94,8 +88,7 @@ def _encoder_nats(model: MDMEncoderForMaskedLM, sequences: list[list[int]], samp
     """
     Return an unbiased estimate of the bound (Eq. 7) on the negative log-likelihood of `sequences`, in nats.
 
-    `samples` are the numbers of these sequences in the evaluation, which has `num_rows` sequences. The diffusion times
-    are stratified over all sequences of the evaluation.
+    The diffusion times are stratified over the `num_rows` sequences of the evaluation, of which these are `samples`.
     """
     draws = TrainingArguments(seed=ORDER_SEED, batch_size=num_rows, left_to_right_fraction=0.0)
     features = [{"input_ids": ids, "order_seed": sample} for ids, sample in zip(sequences, samples, strict=True)]

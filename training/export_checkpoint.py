@@ -5,9 +5,8 @@ Command that makes a model folder from a checkpoint of a training run. The run m
 
     python training/export_checkpoint.py CHECKPOINT OUTPUT_DIR [--weights ema|live]
 
-CHECKPOINT is `checkpoint-STEP.safetensors` or `checkpoint-STEP` in the folder of a run. It can also be the folder of a
-run; the checkpoint with the most steps is then used. The result is like the model folder of a finished run. The command
-needs neither the corpus nor a GPU.
+CHECKPOINT is a checkpoint, or the folder of a run, whose newest checkpoint is then used. The result is like the model
+folder of a finished run. The command needs neither the corpus nor a GPU.
 """
 
 import sys

@@ -35,18 +35,10 @@ def set_learning_rate(optimizer: AdamW, learning_rate: float) -> None:
 
 class ExponentialMovingAverage:
     """
-    Exponential moving averages of the weights of a model, in float32, on the same devices and with the same sharding.
+    Exponential moving averages of the weights by name, in float32, on the same devices and with the same sharding.
 
     The decay of update u is min(decay, (1 + u) / (10 + u)), as in the released code. The initial weights therefore lose
-    their influence even in short runs. (`torch.optim.swa_utils.AveragedModel` is not used, because it discards the
-    initial weights at the first update.)
-
-    Args:
-        model: The model.
-        decay: Largest decay, in [0, 1).
-
-    Attributes:
-        weights: The moving averages by name, as in `model.named_parameters()`.
+    their influence even in short runs. (`torch.optim.swa_utils.AveragedModel` discards them at the first update.)
     """
 
     def __init__(self, model: nn.Module, decay: float) -> None:

@@ -96,11 +96,7 @@ def main(argv: list[str]) -> None:
 
 
 def set_up(argv: list[str], lock: ExitStack) -> "Pretraining | None":
-    """
-    Set up or resume the run of a command line. Return None if there is nothing to train.
-
-    The folder of the run stays locked until `lock` is closed.
-    """
+    """Set up or resume a run, and lock its folder until `lock` is closed. Return None if nothing is to be trained."""
     architecture, data_arguments, training = parse_arguments(argv)
     settings = to_settings(architecture, data_arguments, training)
     start_token_id = architecture["start_token_id"]
@@ -185,9 +181,7 @@ class Pretraining:
         self.parallel_objective, self.parallel_optimizer = distribute(accelerator, self.objective, self.optimizer)
         self.ema = ExponentialMovingAverage(self.model, training.ema_decay)  # after `distribute`, which shards weights
         self.peak_flops = peak_flops(accelerator.device, accelerator.mixed_precision)
-        self.checkpoints = CheckpointWriter(
-            training.output_dir, training.save_total_limit, self.is_milestone, checkpoint and checkpoint.step
-        )
+        self.checkpoints = CheckpointWriter(training.output_dir, training.save_total_limit, self.is_milestone)
         if checkpoint is not None:
             self._resume(checkpoint)
 
@@ -360,11 +354,7 @@ class Pretraining:
         return stop_signal
 
     def usage(self, since: TrainingProgress | None = None) -> dict[str, float]:
-        """
-        Return `tokens_per_second`, `peak_memory_gb` and, if the peak FLOPS are known, `mfu` (model FLOPs utilization).
-
-        They are those of the steps after `since`, which defaults to the start of the run.
-        """
+        """Return `tokens_per_second`, `peak_memory_gb` and, if known, `mfu` (model FLOPs utilization) since `since`."""
         since, progress = since or TrainingProgress(), self.progress
         num_tokens = (progress.step - since.step) * self.training.batch_size * self.data.mean_length
         speed = num_tokens / (progress.train_seconds - since.train_seconds)

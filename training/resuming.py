@@ -26,9 +26,7 @@ def find_start(
     """
     Let the main process call [`choose_start`], and return its result in all processes.
 
-    Raises:
-        ValueError: In all processes, if they do not see the same files in `output_dir`; or in the main process, if
-            `choose_start` raises it. The other processes exit.
+    Raise a `ValueError` in all processes if they do not see the same files in `output_dir`.
     """
     if accelerator.is_main_process:
         remove_incomplete(training.output_dir)
@@ -46,8 +44,7 @@ def choose_start(training: TrainingArguments, settings: dict[str, Any]) -> tuple
     """
     Return whether the run is finished and, if not, the checkpoint from which to resume it (None for a new run).
 
-    Raises:
-        ValueError: If `output_dir` belongs to a run with other settings, or to a run that cannot be extended.
+    Raise a `ValueError` if `output_dir` belongs to a run with other settings, or to a run that cannot be extended.
     """
     folder, results = training.output_dir, read_results(training.output_dir)
     if results is not None and is_finished(results, training, settings):
@@ -64,10 +61,9 @@ def choose_start(training: TrainingArguments, settings: dict[str, Any]) -> tuple
 
 def is_finished(results: dict[str, Any], training: TrainingArguments, settings: dict[str, Any]) -> bool:
     """
-    Return whether the finished run with `results` has the current settings. If not, it may be possible to extend it.
+    Return whether the finished run with `results` has the current settings; if not, it may be extended.
 
-    Raises:
-        ValueError: If it has other settings, or more steps.
+    Raise a `ValueError` if it has other settings, or more steps.
     """
     folder, saved = training.output_dir, results["arguments"]
     check_same_run(saved, settings, folder)
@@ -91,13 +87,8 @@ def checkpoint_to_resume(training: TrainingArguments, settings: dict[str, Any]) 
     """
     Return the newest checkpoint from which a run can be resumed, or None if there is no valid one.
 
-    The checkpoint's run may differ in `max_steps`, `decay_steps` or `left_to_right_steps`, if every step up to the
-    checkpoint had the learning rate and left-to-right fraction that it would have now.
-
-    Raises:
-        ValueError: If a checkpoint has other settings; or if there are checkpoints, but all of them have steps whose
-            learning rates or left-to-right fractions have changed.
-        OSError: If there are checkpoints, but all of them are damaged.
+    The checkpoint's run may differ in `SCHEDULE`, if every step up to the checkpoint had the learning rate and
+    left-to-right fraction that it would have now. Raise a `ValueError` if no checkpoint fits, or has other settings.
     """
     too_late: list[str] = []
 

@@ -11,9 +11,8 @@ def learning_rate_at(step: int, training: TrainingArguments) -> float:
     """
     Return the learning rate of a step in 0 ... `max_steps` - 1.
 
-    The learning rate rises linearly and reaches the peak at step `warmup_steps`. With `"cosine"`, it then falls along
-    half a cosine. With `"warmup_stable_decay"`, it stays at the peak, and falls linearly in the last `decay_steps`
-    steps. In both cases, it would reach `final_learning_rate` at step `max_steps`.
+    It rises linearly until step `warmup_steps`. With `"cosine"`, it then falls along half a cosine; with
+    `"warmup_stable_decay"`, linearly in the last `decay_steps` steps. It would reach its final value at `max_steps`.
     """
     peak, final, warmup_steps = training.learning_rate, training.final_learning_rate, training.warmup_steps
     if step < warmup_steps:
@@ -26,11 +25,7 @@ def learning_rate_at(step: int, training: TrainingArguments) -> float:
 
 
 def first_decay_step(training: TrainingArguments) -> int | None:
-    """
-    Return the first step of the final decay, or None for a cosine.
-
-    Before this step, the learning rate does not depend on `max_steps`.
-    """
+    """Return the first step of the final decay, before which `max_steps` has no effect, or None for a cosine."""
     if training.learning_rate_schedule == "warmup_stable_decay":
         return training.max_steps - training.decay_steps
     return None

@@ -37,10 +37,9 @@ def check_sharding(accelerator: Accelerator) -> None:
 
 def keep_float32_gradients(accelerator: Accelerator) -> None:
     """
-    Make FSDP2 with mixed precision round only the weights to 16 bits. Must be called before `Accelerator.prepare`.
+    Make FSDP2 with mixed precision round only the weights. Must be called before `Accelerator.prepare`.
 
-    Accelerate's default policy also rounds the inputs and outputs of modules, such as diffusion times and losses, and
-    accumulates gradients over passes and processes in 16 bits.
+    Accelerate's default also rounds diffusion times and losses, and accumulates gradients in 16 bits.
     """
     if accelerator.distributed_type == DistributedType.FSDP and accelerator.mixed_precision != "no":
         plugin = accelerator.state.fsdp_plugin
@@ -53,8 +52,7 @@ def shard_gradients(accelerator: Accelerator) -> None:
     """
     Make FSDP2 shard the gradients after every forward pass of a step.
 
-    By default, Accelerate sums the gradients of all passes before it shards them, so every process needs memory for the
-    gradients of all weights.
+    By default, Accelerate sums them first, so every process needs memory for the gradients of all weights.
     """
     accelerator.gradient_state.plugin_kwargs["sync_each_batch"] = accelerator.distributed_type == DistributedType.FSDP
 

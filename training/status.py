@@ -10,11 +10,9 @@ import torch
 
 class StepStatus:
     """
-    Status of a training step in all processes. It is copied to the CPU while the device computes the next step.
+    Status of a step, which is copied to the CPU while the device computes the next step.
 
-    Args:
-        step: Index of the step.
-        values: Tensor (processes, 3) on the device: loss, gradient norm and stop signal of each process.
+    `values` (processes, 3) has the loss, the gradient norm and the stop signal of each process.
     """
 
     def __init__(self, step: int, values: torch.Tensor) -> None:

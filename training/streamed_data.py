@@ -9,7 +9,6 @@ consecutive sequences, which are shuffled together. A sample is a training seque
 depends only on the corpus, the seed and this number.
 """
 
-import logging
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
@@ -25,18 +24,12 @@ from common.packing import cut
 from common.splitting import Split
 from training.batches import Samples, epoch_permutation, rows_of_samples
 
-logger = logging.getLogger(__name__)
-
 DOCUMENTS_PER_BATCH = 256  # the tokenizer encodes a batch in parallel
 
 
 @dataclass(frozen=True)
 class Position:
-    """
-    Position in the stream at which a shuffle window begins.
-
-    Checkpoints contain the position of the current window. Its meaning does not depend on the version of `datasets`.
-    """
+    """Position in the stream at which a shuffle window begins. It does not depend on the version of `datasets`."""
 
     window: int = 0  # index of the window in the run
     epoch: int = 0
@@ -67,18 +60,15 @@ class Stream:
 
     def _read_file(self, file: int) -> Iterator[list[str | None]]:
         """Yield lists of `DOCUMENTS_PER_BATCH` documents of a file. Raise an `OSError` if it cannot be read."""
-        rows, column, num_missing, num_rows = self.texts.rows, self.texts.column, 0, 0
-        name = f"File {file + 1} of the {rows.num_shards} files of the corpus"
+        rows, column = self.texts.rows, self.texts.column
         try:
             for table in rows.shard(rows.num_shards, file).with_format("arrow").iter(DOCUMENTS_PER_BATCH):
-                num_missing, num_rows = num_missing + table[column].null_count, num_rows + len(table)
                 yield table[column].to_pylist()
         except Exception as error:  # each builder raises its own kinds of errors
-            raise OSError(f"{name} cannot be read. Correct it, and start a new run. (Cause: {error})") from error
-        if num_missing:
-            logger.warning(
-                "%s: %d of %d rows have no %r, and are skipped.", name, num_missing, num_rows, self.texts.column
-            )
+            raise OSError(
+                f"File {file + 1} of the {rows.num_shards} files of the corpus cannot be read. Correct it, and start a "
+                f"new run. (Cause: {error})"
+            ) from error
 
     def encode(self, texts: list[str | None]) -> list[int]:
         """Return the ids of joined documents, each followed by end-of-text. Skip empty and held-out documents."""
@@ -109,13 +99,7 @@ class StreamedSamples:
     Dataset that maps the number of a sample to the features that a data collator takes as input.
 
     Samples must be read in increasing order. Whenever a sample of a shuffle window is taken, one sequence of the next
-    shuffle window is read. At most two shuffle windows are in memory.
-
-    Args:
-        stream: The corpus.
-        seed: Seed of the order of files and sequences.
-        position: Position of the window that contains the first sample, or of an earlier window; defaults to the
-            beginning.
+    window is read. `position` is that of the window of the first sample or of an earlier one; it defaults to the start.
     """
 
     def __init__(self, stream: Stream, seed: int, position: dict[str, int] | None = None) -> None:

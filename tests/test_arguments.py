@@ -100,13 +100,10 @@ def test_errors_of_unknown_keys_suggest_the_nearest_key(config: Path, key: str, 
         ("max_position_embeddings: 16", r"`sequence_length` .*\(16\), but is 32"),
         ("num_attention_heads: 7", "`hidden_size` .*multiple"),
         ("max_steps: 50", r"`warmup_steps` .*\(50\), but is 100"),
-        ("max_steps: 100", r"`warmup_steps` .*\(100\), but is 100"),
         ("batch_size: 0", "`batch_size` .*at least 1"),
-        ("eval_sequences: 0", "`eval_sequences` .*at least 1"),
         ("decay_steps: 5", "`decay_steps` has no effect"),
         ("learning_rate_schedule: warmup_stable_decay\ndecay_steps: 901", r"\(100\) and .* \(901\)"),
         ("final_learning_rate: 0.5", r"`final_learning_rate` .*\(0.001\), but is 0.5"),
-        ("learning_rate: 0", "`learning_rate` .*above 0"),
         ("left_to_right_fraction: 1.5", "`left_to_right_fraction` .*but is 1.5"),
         ("final_left_to_right_fraction: -1", "`final_left_to_right_fraction` .*but is -1"),
         ("left_to_right_steps: 9", "`left_to_right_steps` has no effect"),
@@ -115,7 +112,6 @@ def test_errors_of_unknown_keys_suggest_the_nearest_key(config: Path, key: str, 
             r"`left_to_right_steps` .*\(1000\), but is 1001",
         ),
         ("block_length: 2\nstride: 3", r"`block_length` \(2\) and `stride` \(3\)"),
-        ("block_length: 0", "`block_length` .*at least 1"),
         ("objective: masked_diffusion", "`objective=masked_diffusion` needs"),
         (f"{ENCODER}\nobjective: score_entropy", "`target_injection` must be sigma"),
         (f"{MASKED_DIFFUSION}\norders: shared", "orders have no effect"),
@@ -126,13 +122,9 @@ def test_errors_of_unknown_keys_suggest_the_nearest_key(config: Path, key: str, 
         ("position_encoding: rotary\nrope_parameters:\n  theta: 100", "rope_parameters` .*'theta'"),
         ("rope_parameters:\n  rope_theta: 9", "`rope_parameters` has no effect"),
         ("ema_decay: 1", "`ema_decay` .*below 1"),
-        ("max_grad_norm: 0", "`max_grad_norm` .*above 0"),
-        ("weight_decay: -1", "`weight_decay` .*at least 0"),
         ("adam_epsilon: .nan", "`adam_epsilon` .*nan"),
         ("learning_rate: .inf", "`learning_rate` .*inf"),
         ("seed: -1", "`seed` .*at least 0"),
-        ("seed: 4294967296", "`seed` .*below 4294967296"),
-        ("shuffle_window: 0", "`shuffle_window` .*at least 1"),
         ("prepare_only: true\nstreaming: true", "`prepare_only` has no effect"),
         ("max_steps: [200, 300]", r"`max_steps` .*single value.*\['200', '300'\]"),
         ("validation_files: {a: b}", "`validation_files` .*single value"),
@@ -163,13 +155,9 @@ def test_errors_name_an_invalid_file(tmp_path: Path, content: str | None, messag
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("architecture: rnn", "argument --architecture.*'rnn' .*choose from"),
-        ("hidden_size: 1.5", "argument --hidden_size.*invalid int value: '1.5'"),
         ("rope_parameters: linear", "argument --rope_parameters.*mapping.*'linear'"),
         ("rope_parameters: '{rope_theta'", "argument --rope_parameters.*mapping"),
-        ("orders: blocks", "argument --orders.*'blocks' .*choose from"),
         ("max_steps: 1.5", "argument --max_steps.*invalid int value: '1.5'"),
-        ("qk_norm: maybe", "argument --qk_norm.*got maybe"),
         ("corpus: []", "argument --corpus: expected at least one argument"),
     ],
 )
@@ -344,12 +332,6 @@ def test_a_changed_learning_rate_needs_a_new_run(config: Path) -> None:
     saved, lower = (to_settings(*parse_arguments([str(config), f"--learning_rate={rate}"])) for rate in (1e-3, 1e-4))
     with pytest.raises(ValueError, match=r"; learning_rate: previously 0.001, now 0.0001\).*export_checkpoint.py run "):
         check_same_run(saved, lower, Path("run"))
-
-
-def test_home_folders_are_expanded(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HOME", "/home/me")
-    _, _, training = parse_arguments(add_lines(config, "output_dir: ~/runs/mine"))
-    assert training.output_dir == Path("/home/me/runs/mine")
 
 
 def parse_recipe(path: Path, folder: Path) -> tuple[Architecture, DataArguments, TrainingArguments]:

@@ -28,11 +28,6 @@ def test_every_epoch_is_another_permutation_of_all_rows() -> None:
     assert rows_of_samples(list(range(7)), 7, seed=6) not in epochs  # nor of another epoch
 
 
-def test_rows_are_a_function_of_the_sample_number() -> None:
-    together = rows_of_samples(list(range(5, 30)), 7, seed=5)  # from the first to the fifth epoch
-    assert together == [rows_of_samples([sample], 7, seed=5)[0] for sample in range(5, 30)]
-
-
 def test_orders_are_seeded_by_the_sample_number() -> None:
     features = Samples(ROWS, seed=5).__getitems__([3, 10, 10])
     assert [feature["order_seed"] for feature in features] == [3, 10, 10]

@@ -151,16 +151,6 @@ def test_documents_of_plain_text(ending: str, sample_by: str, texts: list[str], 
     assert read_both_ways(tmp_path / "a.txt", sample_by=sample_by) == texts
 
 
-@pytest.mark.parametrize("ending", ["\n", "\r\n"])
-def test_copies_of_a_paragraph_are_in_the_same_split(ending: str, tmp_path: Path) -> None:
-    paragraphs = [f"{word}\nend{' ' * (copy == 2)}{chr(10) * (1 + copy)}" for copy in range(4) for word in WORDS]
-    (tmp_path / "a.txt").write_bytes("\n".join(paragraphs).replace("\n", ending).encode())
-    corpus = load_corpus(DataArguments([str(tmp_path / "a.txt")], sample_by="paragraph", validation_fraction=0.3))
-    train, validation = ([*map(str.strip, split)] for split in (corpus.train, corpus.validation))
-    assert sorted(train + validation) == sorted(f"{word}\nend" for word in WORDS * 4)
-    assert set(train).isdisjoint(validation)
-
-
 def test_a_changed_file_with_an_old_time_is_read_again(tmp_path: Path) -> None:
     """`datasets` identifies files by names and times. In some archives, all files have the same time."""
     for name in ("a.txt", "a.csv"):

@@ -23,7 +23,6 @@ from common.corpora import load_corpus
 from common.data import Data, load_data
 from common.data_arguments import DataArguments
 from common.encoding import split_context
-from common.files import hash_file
 from common.packing import PackedRows
 from common.text_files import keep_text
 from common.tokenizers import train_tokenizer
@@ -139,15 +138,6 @@ def test_empty_documents_are_counted(arguments: DataArguments, caplog: pytest.Lo
     assert facts["train"]["documents"] + facts["validation"]["documents"] == len(LINES)
 
 
-def test_a_vocabulary_size_without_effect_is_reported(
-    arguments: DataArguments, caplog: pytest.LogCaptureFixture, tmp_path: Path
-) -> None:
-    load_data(arguments).tokenizer.save_pretrained(tmp_path / "tokenizer")
-    with caplog.at_level("INFO"):
-        load_data(replace(arguments, tokenizer=str(tmp_path / "tokenizer")))
-    assert "`vocab_size` (300) has no effect, because no tokenizer is trained." in caplog.text
-
-
 def test_sources_of_local_files(arguments: DataArguments, tmp_path: Path) -> None:
     (tmp_path / "held_out.txt").write_text("\n".join(LINES[:9]))
     arguments.validation_files = [str(tmp_path / "held_out.txt")]
@@ -156,12 +146,6 @@ def test_sources_of_local_files(arguments: DataArguments, tmp_path: Path) -> Non
         {"name": file.name, "bytes": file.stat().st_size, "sha256": hashlib.sha256(file.read_bytes()).hexdigest()}
         for file in files
     ]
-
-
-def test_the_hash_of_a_file_covers_all_of_it(tmp_path: Path) -> None:
-    content = bytes(2**24) + b"end"  # more than one block
-    (tmp_path / "large").write_bytes(content)
-    assert hash_file(str(tmp_path / "large")) == hashlib.sha256(content).hexdigest()
 
 
 def test_parallel_tokenization_gives_the_same_data_and_is_cached(
@@ -277,13 +261,6 @@ def test_a_validation_split_without_text_is_an_early_error(
     (tmp_path / "blank.txt").write_text("\n\n")
     with pytest.raises(ValueError, match=message):
         load_data(replace(arguments, **changes))
-
-
-def test_documents_of_a_process_may_all_be_held_out(arguments: DataArguments) -> None:
-    arguments.preprocessing_num_workers = 100  # about one document each
-    shared = load_data(arguments)
-    arguments.preprocessing_num_workers = None
-    assert packed_rows(shared) == packed_rows(load_data(arguments))
 
 
 @pytest.mark.parametrize("fraction", [0.05, 0.9999])

@@ -18,7 +18,6 @@ from common.files import (
     read_json,
     remove_incomplete,
     write_json,
-    write_text,
 )
 
 
@@ -47,16 +46,6 @@ def test_json_files_are_read_back(tmp_path: Path) -> None:
     assert read_json(tmp_path / "deep" / "results.json", ["figures"], "us") == expected
 
 
-def test_content_that_cannot_be_encoded_leaves_the_old_file(tmp_path: Path) -> None:
-    for writer, old, wrong in ((write_text, "é", "\ud800"), (write_json, {"a": 1}, {"a": object()})):
-        writer(tmp_path / "file.txt", old)
-        before = (tmp_path / "file.txt").read_bytes()
-        with pytest.raises((UnicodeEncodeError, TypeError)):
-            writer(tmp_path / "file.txt", wrong)
-        assert (tmp_path / "file.txt").read_bytes() == before
-        assert [path.name for path in tmp_path.iterdir()] == ["file.txt"]
-
-
 def test_new_folders_are_removed_after_an_error_unless_they_have_content(tmp_path: Path) -> None:
     def fail(folder: Path, *files: Path) -> None:
         with make_folder(folder):
@@ -78,15 +67,6 @@ def test_new_folders_are_removed_after_an_error_unless_they_have_content(tmp_pat
     assert (tmp_path / "kept" / "deep").is_dir()
 
 
-def test_readers_of_the_old_file_see_the_old_content(tmp_path: Path) -> None:
-    (tmp_path / "file.txt").write_text("old")
-    with (tmp_path / "file.txt").open() as reader:
-        with atomic_file(tmp_path / "file.txt") as temporary:
-            temporary.write_text("new")
-        assert reader.read() == "old"
-    assert content(tmp_path) == {"file.txt": "new"}
-
-
 def test_an_error_keeps_the_old_file(tmp_path: Path) -> None:
     (tmp_path / "file.txt").write_text("old")
     with pytest.raises(InterruptedError):
@@ -102,15 +82,6 @@ def test_folders_are_replaced_when_they_are_complete(tmp_path: Path) -> None:
             (temporary / "inner" / name).write_text(name)
             assert content(folder) == ({} if name == "old" else {"inner/old": "old"})
     assert content(tmp_path) == {"model/inner/new": "new"}
-    assert [path.name for path in tmp_path.iterdir()] == ["model"]
-
-
-def test_an_error_keeps_the_old_folder(tmp_path: Path) -> None:
-    (tmp_path / "model").mkdir()
-    (tmp_path / "model" / "old").write_text("old")
-    with pytest.raises(InterruptedError):
-        fail_while_writing(atomic_folder, tmp_path / "model", inner="half")
-    assert content(tmp_path) == {"model/old": "old"}
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
 
 

@@ -122,15 +122,6 @@ def test_damaged_weights_and_wrong_shapes_are_errors(folder: Path, vocabulary: d
         make_model(AOGPTConfig(**SIZES, **vocabulary), str(folder))
 
 
-def test_other_errors_in_loading_are_not_changed() -> None:
-    class Model:
-        def from_pretrained(name: str, **options: object) -> None:
-            raise RuntimeError("out of memory")
-
-    with pytest.raises(RuntimeError, match="out of memory"):
-        load_pretrained(Model, "model")
-
-
 def test_code_of_a_model_is_not_run_even_if_the_user_would_agree(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -4,7 +4,7 @@ import torch
 from torch import nn
 
 from training.arguments import TrainingArguments
-from training.optimization import ExponentialMovingAverage, create_optimizer, set_learning_rate
+from training.optimization import ExponentialMovingAverage, create_optimizer
 
 RECIPE = TrainingArguments(learning_rate=0.1, weight_decay=0.5, adam_beta1=0.8, adam_beta2=0.7, adam_epsilon=1e-3)
 
@@ -20,19 +20,6 @@ def test_weight_decay_applies_to_tensors_of_two_or_more_dimensions() -> None:
         factor = 1 - 0.1 * 0.5 if name in ("0.weight", "2.weight") else 1.0
         torch.testing.assert_close(parameter.detach(), before[name] * factor)
     assert (optimizer.defaults["betas"], optimizer.defaults["eps"]) == ((0.8, 0.7), 1e-3)
-
-
-def test_tied_weights_are_in_one_group() -> None:
-    model = nn.Sequential(nn.Linear(2, 2, bias=False), nn.Linear(2, 2))
-    model[1].weight = model[0].weight
-    groups = create_optimizer(model, RECIPE).param_groups
-    assert [[id(p) for p in group["params"]] for group in groups] == [[id(model[0].weight)], [id(model[1].bias)]]
-
-
-def test_the_learning_rate_is_set_in_all_groups() -> None:
-    optimizer = create_optimizer(nn.Linear(2, 2), RECIPE)
-    set_learning_rate(optimizer, 0.25)
-    assert [group["lr"] for group in optimizer.param_groups] == [0.25, 0.25]
 
 
 # -------------------------------------------------------------------------------------------------- moving average
@@ -70,18 +57,6 @@ def test_the_average_is_a_float32_copy() -> None:
     assert all(p.dtype == torch.bfloat16 and p.requires_grad for p in model.parameters())
     ema.weights["weight"].zero_()
     assert model.weight.ne(0).all()
-
-
-def test_tied_weights_are_averaged_once() -> None:
-    tied = nn.Sequential(nn.Linear(2, 2, bias=False), nn.Linear(2, 2, bias=False))
-    tied[1].weight = tied[0].weight
-    nn.init.zeros_(tied[0].weight)
-    ema = ExponentialMovingAverage(tied, decay=0.9)
-    with torch.no_grad():
-        tied[0].weight.fill_(11.0)
-    ema.update(tied)
-    assert list(ema.weights) == ["0.weight"]
-    torch.testing.assert_close(ema.weights["0.weight"], torch.full((2, 2), 9.0))  # 11 * (1 - 2/11)
 
 
 def test_averages_and_weights_are_exchanged_for_a_while() -> None:

@@ -440,15 +440,6 @@ def test_a_tokenizer_that_cannot_be_used_is_an_error_before_the_corpus_is_read(
         train(config, tmp_path, f"--tokenizer={finished / 'tokenizer'}", "--start_token_id=99999")
 
 
-def test_a_run_that_resumes_at_its_last_step_is_evaluated(config: Path, tmp_path: Path) -> None:
-    train(config, tmp_path / "long", *EXTENSIBLE, "--save_steps=1", "--save_total_limit=9")
-    for name in ("results.json", "checkpoint-00000008.safetensors"):  # as after a stop at step 7
-        (tmp_path / "long" / name).unlink()
-    shutil.rmtree(tmp_path / "long" / "model")
-    train(config, tmp_path / "long", *EXTENSIBLE, "--max_steps=7", "--decay_steps=1")
-    assert [step for step, *_ in scores(tmp_path / "long")] == [4, 7]
-
-
 def test_a_run_with_a_cosine_cannot_be_extended(config: Path, finished: Path) -> None:
     with pytest.raises(SystemExit, match=r"`max_steps=9`: .*max_steps=8.* up to step 3"):
         train(config, finished, "--max_steps=9")
@@ -718,26 +709,6 @@ def test_resumed_fine_tuning_does_not_load_the_initial_weights(tuning: Path, fin
     for name in ("samples/samples-00000008.txt", "model/generation_config.json"):
         assert (tmp_path / "again" / name).read_bytes() == (tmp_path / "run" / name).read_bytes()
     assert json.loads((tmp_path / "again" / "model" / "generation_config.json").read_text())["num_steps"] == 3
-
-
-def test_fine_tuning_recomputes_activations(tuning: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Models recompute activations only in training mode."""
-    saved: dict[str, int] = {"none": 0, "selective": 0, "full": 0}
-    step = Pretraining.step
-
-    def counted(run: Pretraining, *arguments: Any) -> StepStatus:
-        def count(tensor: torch.Tensor) -> torch.Tensor:
-            saved[run.training.activation_checkpointing] += 1
-            return tensor
-
-        with torch.autograd.graph.saved_tensors_hooks(count, lambda tensor: tensor):
-            return step(run, *arguments)
-
-    monkeypatch.setattr(Pretraining, "step", counted)
-    for kind in saved:
-        options = (f"--activation_checkpointing={kind}", "--max_steps=3", "--num_samples=0", "--eval_sequences=1")
-        train(tuning, tmp_path / kind, *options)
-    assert max(saved["selective"], saved["full"]) < saved["none"]
 
 
 def test_models_trained_left_to_right_generate_from_left_to_right(tuning: Path, tmp_path: Path) -> None:

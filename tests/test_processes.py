@@ -4,9 +4,8 @@
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,7 +18,6 @@ from common.processes import (
     in_turn,
     must_use_cpu,
     start_accelerator,
-    together,
 )
 
 MACHINES = [SimpleNamespace(num_processes=4, process_index=rank, local_process_index=rank % 2) for rank in range(4)]
@@ -88,34 +86,6 @@ def test_if_one_process_fails_the_others_exit_without_a_message(
     assert started == expected
     assert isinstance(errors.pop(failing), ValueError)
     assert [(type(error), error.code) for error in errors] == [(SystemExit, 1)] * 3
-
-
-def test_processes_wait_for_the_slowest_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    done: list[int] = []
-    seen: list[int] = []
-
-    def work(process: int) -> None:
-        time.sleep(0.05 * process)
-        done.append(process)
-
-    @contextmanager
-    def observed(accelerator: SimpleNamespace) -> Iterator[None]:
-        with together(accelerator):
-            yield
-        seen.append(len(done))
-
-    assert take_turns(monkeypatch, work, observed) == [None] * 4
-    assert seen == [4] * 4
-
-
-def test_the_others_exit_if_one_process_fails_to_write(monkeypatch: pytest.MonkeyPatch) -> None:
-    def work(process: int) -> None:
-        if process == 0:
-            raise OSError("The disk is full")
-
-    first, *others = take_turns(monkeypatch, work, together)
-    assert isinstance(first, OSError)
-    assert [(type(error), error.code) for error in others] == [(SystemExit, 1)] * 3
 
 
 def test_a_single_process_does_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:

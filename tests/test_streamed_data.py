@@ -209,8 +209,6 @@ def test_data_set_with_validation_files(data_set: DataArguments, tmp_path: Path)
     [
         ({"tokenizer": None}, "`streaming` is set without `tokenizer`"),
         ({"packing": "documents"}, "`streaming` needs `packing=packed`, but `packing=documents` is set"),
-        ({"shuffle_window": 0}, "`shuffle_window` must be at least 1, but is 0"),
-        ({"validation_documents": 0}, "`validation_documents` must be at least 1, but is 0"),
         ({"corpus": ["unicode-names"]}, "`streaming` cannot be used with .*unicode-names"),
         ({"corpus_revision": "main"}, "`corpus_revision` cannot be used with files"),
         ({"sequence_length": 9999}, r"validation split must have at least one sequence of 9999 tokens"),

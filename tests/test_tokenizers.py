@@ -33,15 +33,6 @@ def test_special_tokens_have_fixed_ids(tokenizer: PreTrainedTokenizerBase) -> No
     assert (tokenizer.mask_token, tokenizer.mask_token_id, len(tokenizer)) == ("<|mask|>", 318, 319)
 
 
-def test_decoding_inverts_encoding_for_any_text(tokenizer: PreTrainedTokenizerBase) -> None:
-    for text in ("LATIN SMALL LETTER A", " two  blanks \n\t", "naïve 漢字 🙂", ""):
-        assert tokenizer.decode(tokenizer.encode(text, add_special_tokens=False)) == text
-
-
-def test_words_of_the_corpus_become_tokens(tokenizer: PreTrainedTokenizerBase) -> None:
-    assert tokenizer.tokenize("LATIN SMALL LETTER YU") == ["LATIN", "ĠSMALL", "ĠLETTER", "ĠYU"]
-
-
 def test_a_mask_includes_the_blank_before_it(tokenizer: PreTrainedTokenizerBase) -> None:
     whole = tokenizer.encode("LATIN SMALL LETTER YU WITH ACUTE")
     masked = tokenizer.encode("LATIN SMALL <|mask|> YU WITH ACUTE")

@@ -118,12 +118,9 @@ def free_space(path: Path) -> int:
 
 
 def remove_incomplete(folder: Path) -> None:
-    """Remove the temporary files and folders of processes that were killed while writing. Warn if this fails."""
+    """Remove the temporary files and folders of processes that were killed while writing."""
     for path in folder.glob(".*.incomplete"):
-        try:
-            shutil.rmtree(path) if path.is_dir() else path.unlink()
-        except OSError as error:
-            logger.warning("%s is incomplete, but could not be removed. Remove it yourself. (%s)", path, error)
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
 def check_empty_folder(path: Path) -> None:

@@ -13,7 +13,7 @@ from modeling_aogpt.convert_reference_checkpoint import AOGPT, RADD, SEDD, SIGMA
 from training.architecture import DEFAULTS, Architecture, build_config
 from training.arguments import TrainingArguments, accumulation_steps
 from training.command_line import parse_arguments
-from training.settings import SCHEDULE, check_same_run, to_settings
+from training.resuming import SCHEDULE, check_same_run, to_settings
 
 CONFIGS = sorted((Path(__file__).parents[1] / "training" / "configs").glob("*.yaml"))
 ENCODER = "architecture: encoder"

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from training.arguments import TrainingArguments
-from training.schedules import first_decay_step, learning_rate_at, num_common_steps
+from training.optimization import first_decay_step, learning_rate_at, num_common_steps
 
 COSINE = TrainingArguments(learning_rate=1.0, final_learning_rate=0.1, warmup_steps=4, max_steps=24)
 STABLE = replace(COSINE, learning_rate_schedule="warmup_stable_decay", decay_steps=10)

@@ -30,7 +30,7 @@ from modeling_aogpt.tokenization import load_tokenizer
 from training.architecture import Architecture, build_config
 from training.arguments import TrainingArguments, accumulation_steps
 from training.command_line import parse_arguments
-from training.schedules import first_decay_step
+from training.optimization import first_decay_step
 from training.tracking import flops_per_token
 
 ROOT = Path(__file__).parents[1]

@@ -54,11 +54,15 @@ from training.draws import MaskDraws, OrderDraws
 from training.evaluation import evaluate, read_samples, write_samples
 from training.model import check_tokenizer, create_model, distribute
 from training.objectives import OBJECTIVES
-from training.optimization import ExponentialMovingAverage, create_optimizer, set_learning_rate
+from training.optimization import (
+    ExponentialMovingAverage,
+    create_optimizer,
+    first_decay_step,
+    learning_rate_at,
+    set_learning_rate,
+)
 from training.report import loss_curve, write_report
-from training.resuming import find_start, warn_of_versions
-from training.schedules import first_decay_step, learning_rate_at
-from training.settings import check_same_run, to_settings
+from training.resuming import check_same_run, find_start, to_settings, warn_of_versions
 from training.sharding import check_sharding, full_tensor, gathered
 from training.status import StepStatus, StopRequest
 from training.streamed_data import training_samples

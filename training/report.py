@@ -11,7 +11,7 @@ from common.files import write_json, write_text
 from common.reports import BLUE, FINE_TICKS, GREY, ORANGE, label_log_axis, markdown_table, save_figure, style_axes
 from common.results import ORDER_KINDS
 from training.arguments import TrainingArguments
-from training.schedules import learning_rate_at
+from training.optimization import learning_rate_at
 
 
 def loss_curve(losses: list[float], training: TrainingArguments) -> dict[str, list[float]]:

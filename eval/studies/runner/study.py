@@ -42,7 +42,7 @@ from eval.studies.runner.results import (
 from eval.studies.runner.scores import MEASURES
 from modeling_aogpt.validation import check_choice
 from training.command_line import parse_arguments, parse_keys
-from training.settings import changed_settings, check_same_run, to_settings
+from training.resuming import changed_settings, check_same_run, to_settings
 
 PRETRAIN = Path(__file__).parents[3] / "training" / "pretrain.py"
 # Added to the seed once for each run that a run continues. With the same seed, these runs would use the same data.

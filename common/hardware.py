@@ -7,7 +7,6 @@ import os
 import platform
 import resource
 import sys
-import time
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
@@ -99,24 +98,11 @@ def check_precision(device: torch.device, mixed_precision: str) -> None:
 
 
 def peak_flops(device: torch.device, mixed_precision: str) -> float | None:
-    """Return the peak FLOPS of a CPU (measured) or of a GPU in 16-bit precision (see `GPUS`), or None if not known."""
-    if device.type == "cpu":
-        return product_speed()
+    """Return the peak FLOPS of a GPU in 16-bit precision (see `GPUS`), or None if not known."""
     if device.type != "cuda" or mixed_precision not in ("bf16", "fp16"):
         return None
     gpu = GPUS.get(torch.cuda.get_device_name(device))
     return None if gpu is None else gpu.peak_flops
-
-
-def product_speed() -> float:
-    """Return the FLOPS of float32 matrix products on the CPU. The result is the best of five measurements."""
-    left, right = torch.randn(512, 1024), torch.randn(1024, 1024)
-    best = float("inf")
-    for _ in range(5):
-        started = time.perf_counter()
-        left @ right
-        best = min(best, time.perf_counter() - started)
-    return 2 * 512 * 1024**2 / best
 
 
 def peak_memory(device: torch.device) -> int:

@@ -153,7 +153,6 @@ def test_files_of_a_run(config: Path, finished: Path) -> None:
     assert content["loss_curve"]["loss"] == pytest.approx(
         [sum(all_losses[:3]) / 3, sum(all_losses[3:6]) / 3, sum(all_losses[6:]) / 2]
     )
-    assert 0 < content["mfu"] < 1
     assert 0.01 < content["peak_memory_gb"] < 100
     assert content["num_parameters"] == AOGPTForAnyOrderLM.from_pretrained(finished / "model").num_parameters()
 

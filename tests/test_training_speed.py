@@ -15,7 +15,7 @@ def test_report_of_a_tiny_size(tmp_path: Path) -> None:
     training_speed.main(options)
     results = json.loads((tmp_path / "results.json").read_text())
     assert abs(results["losses"][0] - 6.24) < 0.1  # log 512
-    assert 0 < results["mfu"] < 1
+    assert results["mfu"] is None  # unknown on a CPU
     written = (tmp_path / "README.md").read_text()
     assert "| tokens per step | 3 x 64 |" in written
     assert "| data / forward / backward / optimizer |" in written

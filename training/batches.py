@@ -42,12 +42,8 @@ class Samples:
         self.rows = rows if isinstance(rows, PackedRows) else rows.with_format("numpy")
         self.seed = seed
 
-    def row_numbers(self, samples: list[int]) -> list[int]:
-        """Return the index in `rows` of each sample's sequence."""
-        return rows_of_samples(samples, len(self.rows), self.seed)
-
     def __getitems__(self, samples: list[int]) -> list[dict[str, Any]]:
-        columns = self.rows[self.row_numbers(samples)]
+        columns = self.rows[rows_of_samples(samples, len(self.rows), self.seed)]
         rows = zip(*columns.values(), strict=True)
         return [
             dict(zip(columns, row, strict=True), order_seed=sample) for row, sample in zip(rows, samples, strict=True)

@@ -119,8 +119,6 @@ def _read_file(path: Path, known: dict[str, bool]) -> Settings:
             settings[key] = value = json.dumps(value)
         if not isinstance(value, str) and not (isinstance(value, list) and known.get(key)):
             raise ValueError(f"`{key}` must have a single value, but is {value!r} in {path}. Give one value.")
-        if isinstance(value, str) and value.lower() in (".inf", ".nan"):
-            settings[key] = value[1:]  # as Python's `float` expects it
     return settings
 
 

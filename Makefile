@@ -120,5 +120,5 @@ clean:
 $(INSTALLED): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 10) or sys.exit("Python 3.10 or newer is needed, but $(PYTHON) is " + sys.version.split()[0] + ". Choose another one with PYTHON=...")'
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --editable '.[train,eval,harness,demo,dev]' --constraint constraints.txt
+	$(BIN)/python -m pip install --editable '.[train,eval,harness,demo,serve,dev]' --constraint constraints.txt
 	@touch $@

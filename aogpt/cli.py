@@ -1,19 +1,20 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
-"""The command `aogpt`, which generates, fills in, scores and converts."""
+"""The command `aogpt`, which generates, fills in, scores, converts and serves."""
 
 import argparse
 import json
 import math
+import os
 import sys
 from collections.abc import Callable, Sequence
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, NoReturn, get_args, get_origin
+from typing import Any, NoReturn
 
 import torch
 from transformers import PreTrainedTokenizerBase
 
-from modeling_aogpt import AnyOrderGenerationConfig
 from modeling_aogpt.convert_reference_checkpoint import convert
 from modeling_aogpt.generation_config import FIELDS
 from modeling_aogpt.loading import Model, load_model
@@ -37,64 +38,35 @@ class Parser(argparse.ArgumentParser):
 # ------------------------------------------------------------------------------------------------------------ options
 
 
-def true_or_false(text: str) -> bool:
-    """Return the value of an option such as `--do_sample false`."""
-    if text.lower() not in ("true", "false"):
-        raise ValueError
-    return text.lower() == "true"
-
-
-def json_value(text: str) -> Any:
-    """Return a value written as JSON, such as `[1, 2]`."""
-    return json.loads(text)
-
-
-def number_range(text: str) -> list[int]:
-    """Return the numbers of a range with both ends, such as `1-8`, or a single number."""
-    first, _, last = text.partition("-")
-    return list(range(int(first), int(last or first) + 1))
-
-
-def find_converter(annotation: Any) -> Callable[[str], Any]:
-    """Return the function that converts the text of an option to the type of a field."""
-    kinds = get_args(annotation) or (annotation,)
-    if any(get_origin(kind) is list for kind in kinds):
-        return json_value
-    converters = ((bool, true_or_false), (str, str), (float, float), (int, int))
-    return next(converter for kind, converter in converters if kind in kinds)
+def read_value(text: str) -> Any:
+    """Return the value of a setting: JSON, such as `0.7`, `false` or `[1, 2]`, or else a string."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
 
 
 def add_model_options(parser: Parser) -> None:
-    """Add the model and options for its device and dtype."""
+    """Add the model and its device."""
     parser.add_argument("model", metavar="MODEL", help="folder or Hub repository")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu", help="default: %(default)s")
-    parser.add_argument("--dtype", default="auto", help="such as bfloat16; default: that of the saved weights")
 
 
-def add_settings(parser: Parser) -> None:
-    """Add an option for each field of `AnyOrderGenerationConfig`."""
+def add_settings(parser: Parser, has_gaps: bool) -> None:
+    """Add an option for each field of `AnyOrderGenerationConfig`, and those of `infill`."""
+    if has_gaps:
+        parser.add_argument("--max_gap", type=int, default=8, help="longest gap, in tokens; default: %(default)s")
+        parser.add_argument("--padded_length", type=int, help="for a model that was trained on padded documents")
     group = parser.add_argument_group("settings of generate", "AnyOrderGenerationConfig and docs/generation.md explain")
-    for name, annotation in AnyOrderGenerationConfig.__annotations__.items():
+    for name in FIELDS:
         if name not in OUTPUT_FIELDS:
-            converter = find_converter(annotation)
-            group.add_argument(f"--{name}", type=converter, metavar=converter.__name__.upper())
-
-
-def add_gap_options(parser: Parser) -> None:
-    """Add the options of `infill`."""
-    parser.add_argument("--lengths", type=number_range, metavar="1-8", help="numbers of tokens that a gap may have")
-    parser.add_argument("--padded_length", type=int, help="for a model that was trained on padded documents")
+            group.add_argument(f"--{name}", type=read_value, metavar="VALUE")
 
 
 def read_settings(options: argparse.Namespace) -> dict[str, Any]:
     """Return the settings of `generate` that were given. With `--temperature 0`, the likeliest tokens are taken."""
     settings = {name: value for name in FIELDS if (value := getattr(options, name, None)) is not None}
     return {"do_sample": False} | settings if settings.get("temperature") == 0 else settings
-
-
-def read_gap_options(options: argparse.Namespace) -> dict[str, Any]:
-    """Return the arguments of `infill` that were given."""
-    return {name: value for name in ("lengths", "padded_length") if (value := getattr(options, name)) is not None}
 
 
 def read_text(text: str) -> str:
@@ -104,9 +76,7 @@ def read_text(text: str) -> str:
 
 def load(options: argparse.Namespace) -> tuple[Model, PreTrainedTokenizerBase]:
     """Return the model of a command on its device, and its tokenizer."""
-    if options.dtype != "auto" and not isinstance(getattr(torch, options.dtype, None), torch.dtype):
-        raise ValueError(f"`dtype` must be 'auto' or a dtype of PyTorch such as 'bfloat16', but is {options.dtype!r}.")
-    model = load_model(options.model, dtype=options.dtype)
+    model = load_model(options.model)
     try:
         model = model.to(options.device)
     except (RuntimeError, AssertionError) as error:  # PyTorch without CUDA raises an `AssertionError`
@@ -145,8 +115,14 @@ def run_infill(options: argparse.Namespace) -> None:
     model, tokenizer = load(options)
     if not hasattr(model, "infill"):
         raise ValueError("`infill` needs a decoder, but the model is an encoder. Use `generate`, with masks.")
-    arguments = read_settings(options) | read_gap_options(options)
-    output = model.infill(read_text(options.text), tokenizer=tokenizer, generator=make_generator(options), **arguments)
+    output = model.infill(
+        read_text(options.text),
+        lengths=range(1, options.max_gap + 1),
+        padded_length=options.padded_length,
+        generator=make_generator(options),
+        tokenizer=tokenizer,
+        **read_settings(options),
+    )
     tensors = {name: output[name].tolist() for name in ("lengths", "candidates", "log_probs")}
     print_result(options, "\n".join(output.texts), {"texts": output.texts, **tensors})
 
@@ -179,6 +155,22 @@ def run_convert(options: argparse.Namespace) -> None:
     print(f"{options.output_dir}: {type(model).__name__} with {model.num_parameters():,} parameters, weights {weights}")
 
 
+def run_serve(options: argparse.Namespace) -> None:
+    """Serve a model over HTTP."""
+    if missing := [name for name in ("fastapi", "uvicorn") if find_spec(name) is None]:
+        raise ValueError(f"`aogpt serve` needs {' and '.join(missing)}. Run: pip install 'aogpt[serve]'")
+    from .serve import Server, serve
+
+    model, tokenizer = load(options)
+    for name, value in read_settings(options).items():
+        setattr(model.generation_config, name, value)
+    model.generation_config.validate()
+    names = ("max_batch", "max_queue", "max_gap", "padded_length")
+    key = options.api_key or os.environ.get("AOGPT_API_KEY") or None
+    server = Server(model, tokenizer, options.model, key, **{name: getattr(options, name) for name in names})
+    serve(server, options.host, options.port)
+
+
 # ------------------------------------------------------------------------------------------------------- command line
 
 
@@ -207,9 +199,7 @@ def make_parser() -> Parser:
         if name == "score":
             command.add_argument("--num_orders", type=int, help="average over this number of random orders")
         else:
-            add_settings(command)
-        if name == "infill":
-            add_gap_options(command)
+            add_settings(command, has_gaps=name == "infill")
 
     command = add("convert", run_convert)
     command.add_argument("source", type=Path, metavar="SOURCE", help="a released .pt file, or a folder of SEDD, ...")
@@ -217,6 +207,14 @@ def make_parser() -> Parser:
     command.add_argument("--weights", choices=("ema", "live"), help="default: those of the published numbers")
     command.add_argument("--tokenizer", metavar="NAME", help="folder or Hub name of a tokenizer to save, such as gpt2")
 
+    command = add("serve", run_serve)
+    add_model_options(command)
+    command.add_argument("--host", default="127.0.0.1", help="address to listen at; default: %(default)s")
+    command.add_argument("--port", type=int, default=8000, help="0 lets the system choose; default: %(default)s")
+    command.add_argument("--api_key", help="key that requests must have; default: $AOGPT_API_KEY, or none")
+    command.add_argument("--max_batch", type=int, default=32, help="texts to generate at once; default: %(default)s")
+    command.add_argument("--max_queue", type=int, default=64, help="requests that may wait; default: %(default)s")
+    add_settings(command, has_gaps=True)
     return parser
 
 

@@ -46,13 +46,13 @@ def test_infill_reads_standard_input(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     settings = {"do_sample": False, "order": "confidence"}
-    expected = tiny_model.infill("ab<mask>c", lengths=[2, 3, 4], tokenizer=tiny_tokenizer, **settings)
+    expected = tiny_model.infill("ab<mask>c", lengths=[1, 2, 3], tokenizer=tiny_tokenizer, **settings)
     monkeypatch.setattr("sys.stdin", io.StringIO("ab<mask>c\n"))
-    options = ("--lengths", "2-4", "--do_sample", "false", "--order", "confidence", "--json")
+    options = ("--max_gap", "3", "--do_sample", "false", "--order", "confidence", "--json")
     output = json.loads(run(capsys, "infill", folder, *options))
     assert output["texts"] == expected.texts
     assert output["lengths"] == expected.lengths.tolist()
-    assert output["candidates"] == [[2], [3], [4]]
+    assert output["candidates"] == [[1], [2], [3]]
     assert output["log_probs"] == pytest.approx(expected.log_probs.tolist())
 
 
@@ -79,17 +79,17 @@ def test_score_agrees_with_log_likelihood(
         (("generate", "{folder}", "--order", "sideways"), "order.*sideways"),
         (("generate", "{folder}", "a<mask>", "--max_new_tokens", "99"), "99 new tokens"),
         (("generate", "{folder}", "--device", "nothing"), "device.*nothing"),
-        (("generate", "{folder}", "--dtype", "nothing"), "dtype.*nothing"),
         (("infill", "{folder}", "abc"), "no gap"),
         (("infill", "{encoder}", "a<mask>c"), "encoder"),
         (("score", "{folder}", ""), "empty"),
         (("score", "{encoder}", "abc", "--num_orders", "4"), "num_orders"),
         (("convert", "{nowhere}", "{nowhere}"), "training/conversion"),
-        (("generate", "{folder}", "--temperature", "hot"), None),
-        (("generate", "{folder}", "--do_sample", "1"), None),
+        (("generate", "{folder}", "--temperature", "hot"), "temperature.*hot"),
+        (("generate", "{folder}", "--do_sample", "1"), "do_sample"),
+        (("generate", "{folder}", "--order", "5"), "order"),
+        (("infill", "{folder}", "a<mask>c", "--suppress_tokens", "[1"), "suppress_tokens"),
         (("generate", "{folder}", "--max_new", "1"), None),
-        (("infill", "{folder}", "--lengths", "a-b"), None),
-        (("infill", "{folder}", "--suppress_tokens", "[1"), None),
+        (("infill", "{folder}", "--max_gap", "a"), None),
         ((), None),
     ],
 )

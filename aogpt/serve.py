@@ -1,0 +1,471 @@
+# Copyright 2026 The AO-GPT package authors.
+# SPDX-License-Identifier: Apache-2.0
+"""HTTP server of a model: OpenAI's `/v1/completions` and `/v1/models`, llama.cpp's `/infill`, and `/health`."""
+
+import asyncio
+import hmac
+import json
+import logging
+import time
+import uuid
+from collections.abc import AsyncIterator
+from contextlib import aclosing, asynccontextmanager
+from typing import Annotated, Any, TypeVar
+
+import torch
+import uvicorn
+from fastapi import Depends, FastAPI, Request, Response
+from fastapi.responses import JSONResponse, StreamingResponse
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
+from transformers import PreTrainedTokenizerBase
+
+from modeling_aogpt import AnyOrderGenerationConfig
+from modeling_aogpt.generation_config import FIELDS
+from modeling_aogpt.infill import words_include_space
+from modeling_aogpt.loading import Model
+from modeling_aogpt.validation import check_integer, suggest
+
+from .worker import Job, QueueFullError, Worker, find_end, find_gap
+
+logger = logging.getLogger("uvicorn.error")
+
+MAX_BODY = 2**20  # bytes
+DEFAULT_MAX_TOKENS = 16  # as OpenAI
+NUM_TOKENS_BEFORE = 8  # after which generated tokens are decoded; more of them do not change the text
+CHARACTERS_PER_TOKEN = 32  # `/infill` encodes at most this number of characters for each position of the model
+# Settings of `generate` that a request may have. The others are set by the fields of the request, or change the output.
+SETTINGS = FIELDS.keys() - {
+    *("max_length", "max_new_tokens", "num_return_sequences", "return_dict_in_generate", "output_history"),
+    *("eos_token_id", "pad_token_id"),
+}
+# Fields of OpenAI that are accepted only with the value at which they have no effect.
+NO_OP_VALUES = {"echo": False, "best_of": 1, "frequency_penalty": 0, "presence_penalty": 0, "logit_bias": {}}
+
+Length = Annotated[int, Field(ge=1)]
+Stop = Annotated[str, Field(min_length=1)]
+
+
+class ApiError(Exception):
+    """Error that is sent to the client in OpenAI's form."""
+
+    def __init__(self, status: int, message: str, param: str | None = None, code: str | None = None) -> None:
+        super().__init__(message)
+        self.status, self.param, self.code = status, param, code
+
+    def describe(self) -> dict[str, Any]:
+        """Return OpenAI's object of the error."""
+        message = str(self).encode(errors="backslashreplace").decode()
+        kind = "server_error" if self.status >= 500 else "invalid_request_error"
+        return {"error": {"message": message, "type": kind, "param": self.param, "code": self.code}}
+
+
+class GenerationRequest(BaseModel):
+    """Fields of all requests that generate text. Further fields are settings of `generate`."""
+
+    model_config = ConfigDict(strict=True, extra="allow", allow_inf_nan=False)
+
+    stop: Stop | Annotated[list[Stop], Field(max_length=4)] | None = None
+    stream: bool | None = None
+    seed: Annotated[int, Field(ge=-(2**63), lt=2**64)] | None = None
+    lengths: Annotated[list[Length], Field(min_length=1, max_length=64)] | None = None
+    padded_length: Length | None = None
+
+
+class CompletionRequest(GenerationRequest):
+    """Body of `/v1/completions`."""
+
+    model: str | None = None
+    prompt: str | Annotated[list[str], Field(min_length=1)] | None = None
+    suffix: str | None = None
+    max_tokens: Length | None = None
+    n: Length | None = None
+    logprobs: Annotated[int, Field(ge=0, le=5)] | None = None
+    stream_options: dict[str, Any] | None = None
+    user: str | None = None
+
+
+class InfillRequest(GenerationRequest):
+    """Body of `/infill`. As in llama.cpp, unknown fields are ignored, and a negative seed means a random one."""
+
+    input_prefix: str = ""
+    input_suffix: str = ""
+    prompt: str = ""
+    n_predict: int | None = None
+
+
+AnyRequest = TypeVar("AnyRequest", bound=GenerationRequest)
+
+
+class Sample:
+    """
+    The text of one sample, while it is generated.
+
+    `text` never contains characters that later tokens may change or that a stop string may cut off. `reason` tells why
+    the text ended; None while it is generated.
+    """
+
+    def __init__(self, server: "Server", job: Job, ids: torch.LongTensor, prompt: str, stops: list[str]) -> None:
+        self.decode, self.name, self.end_of_text = server.decode, server.name_token, server.worker.end_of_text
+        self.has_gap, self.stops, self.num_characters = job.has_gap, stops, len(prompt)
+        self.before = ids[: find_gap(ids, server.model.config.mask_token_id)][-NUM_TOKENS_BEFORE:].tolist()
+        # One space before a gap belongs to the gap, and the prompt already has it.
+        self.has_space = job.has_gap and prompt.endswith(" ") and server.has_spaces
+        self.text, self.reason, self.num_tokens, self.num_sent = "", None, 0, 0
+
+    def update(self, row: list[int], is_finished: bool) -> None:
+        """Read the ids generated so far."""
+        if self.reason is not None:
+            return
+        self.num_tokens = len(row) if self.has_gap else find_end(row, self.end_of_text)
+        text = self.read(row[: self.num_tokens])
+        ends = [end for stop in self.stops if (end := text.find(stop)) >= 0]
+        if ends or self.num_tokens < len(row):
+            self.text, self.reason = text[: min(ends, default=None)], "stop"
+        elif is_finished:
+            self.text, self.reason = text, "stop" if self.has_gap else "length"
+        else:
+            unsafe = [end for stop in self.stops for end in range(1, len(stop)) if text.endswith(stop[:end])]
+            unsafe.append(len(text) - len(text.rstrip("\ufffd")))  # a character that is not complete
+            self.text = text[: len(text) - max(unsafe)]
+
+    def read(self, ids: list[int]) -> str:
+        """Return the text of ids after the prompt."""
+        start, whole = self.decode(self.before), self.decode(self.before + ids)
+        text = whole[len(start) :] if whole.startswith(start) else self.decode(ids)
+        return text.removeprefix(" ") if self.has_space else text
+
+    def take_new(self) -> str:
+        """Return the text that was not returned before."""
+        new, self.num_sent = self.text[self.num_sent :], len(self.text)
+        return new
+
+    def describe_logprobs(self, row: list[int], logprobs: list[tuple[float, dict[int, float]]]) -> dict[str, list]:
+        """Return OpenAI's object with the log-probabilities of the tokens of `text`."""
+        offsets = [len(self.read(row[:number])) for number in range(self.num_tokens)]
+        kept = [entry for entry in zip(row, logprobs, offsets, strict=False) if entry[-1] < len(self.text)]
+        return {
+            "tokens": [self.name(token) for token, _, _ in kept],
+            "token_logprobs": [value for _, (value, _), _ in kept],
+            "top_logprobs": [
+                {self.name(token): value for token, value in (top | {chosen: logprob}).items()}
+                for chosen, (logprob, top), _ in kept
+            ],
+            "text_offset": [self.num_characters + offset for _, _, offset in kept],
+        }
+
+
+class Server:
+    """The model, its tokenizer, limits, and the thread that runs the model. Its methods answer requests."""
+
+    def __init__(
+        self,
+        model: Model,
+        tokenizer: PreTrainedTokenizerBase,
+        name: str,
+        key: str | None = None,
+        max_batch: int = 32,
+        max_queue: int = 64,
+        max_gap: int = 8,
+        padded_length: int | None = None,
+    ) -> None:
+        for limit, value in (("max_batch", max_batch), ("max_queue", max_queue), ("max_gap", max_gap)):
+            check_integer(limit, value)
+        self.model, self.tokenizer, self.name, self.key = model, tokenizer, name, key
+        self.max_gap, self.padded_length = max_gap, padded_length
+        self.most, self.has_spaces = model.config.max_position_embeddings, words_include_space(tokenizer)
+        self.worker = Worker(model, max_batch, max_queue)
+        self.entry = {"id": name, "object": "model", "created": int(time.time()), "owned_by": "aogpt"}
+
+    def decode(self, ids: list[int]) -> str:
+        """Return the text of ids, without special tokens."""
+        return self.tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+
+    def name_token(self, token: int) -> str:
+        """Return the text of a token or, if it is a part of a character, its name in the vocabulary."""
+        text = self.decode([token])
+        return self.tokenizer.convert_ids_to_tokens(token) if "\ufffd" in text else text
+
+    async def check_key(self, request: Request) -> None:
+        """Raise an error unless a request has the key of the server."""
+        given = request.headers.get("authorization", "").removeprefix("Bearer ")
+        if self.key is not None and not hmac.compare_digest(given.encode(), self.key.encode()):
+            raise ApiError(401, "Set the header `Authorization: Bearer KEY` to the key.", None, "invalid_api_key")
+
+    def check_model(self, name: str | None) -> dict[str, Any]:
+        """Return OpenAI's object of the model. Raise an error if a request has the name of another model."""
+        if name not in (None, self.name):
+            raise ApiError(404, f"There is no model {name!r}. Use {self.name!r}.", "model", "model_not_found")
+        return self.entry
+
+    def read_settings(self, query: GenerationRequest) -> dict[str, Any]:
+        """Return the settings of `generate` in a request. A temperature decides about `do_sample`."""
+        given = {name: value for name, value in query.model_extra.items() if value is not None}
+        if isinstance(query, CompletionRequest):
+            for name in given.keys() & NO_OP_VALUES.keys():
+                if (value := given.pop(name)) != NO_OP_VALUES[name]:
+                    raise ApiError(400, f"`{name}` ({value!r}) is not supported. Remove it.", name)
+            for name in given.keys() - SETTINGS:
+                known = (*SETTINGS, *CompletionRequest.model_fields)
+                raise ApiError(400, f"The field {name!r} is unknown.{suggest(name, known)}", name)
+        settings = {name: value for name, value in given.items() if name in SETTINGS}
+        if "temperature" in settings:
+            settings.setdefault("do_sample", settings["temperature"] != 0)
+        try:
+            if not isinstance(settings.get("order", ""), str):
+                raise ValueError(f"`order` must be a string, but is {settings['order']!r}.")
+            config = AnyOrderGenerationConfig.from_generation_config(self.model.generation_config)
+            config.with_arguments(settings, is_continuation=True)
+        except (ValueError, TypeError) as error:
+            raise ApiError(400, str(error)) from error
+        return settings
+
+    def encode(self, prompt: str, suffix: str | None) -> torch.LongTensor:
+        """Return the ids (n,) of a prompt. With a suffix, a gap is between them."""
+        if self.tokenizer.mask_token in prompt + (suffix or ""):
+            raise ApiError(400, f"A text contains {self.tokenizer.mask_token!r}. Remove it.", "prompt")
+        if suffix and not hasattr(self.model, "infill"):
+            raise ApiError(400, "Infilling needs a decoder, but the model is an encoder. Remove `suffix`.", "suffix")
+        try:
+            text = prompt + self.tokenizer.mask_token + suffix if suffix else prompt
+            ids = self.model.encode_text(text, self.tokenizer)[0].long()
+        except ValueError as error:
+            raise ApiError(400, str(error), "prompt") from error
+        if suffix and (len(ids) == 1 or ids[-1] == self.model.config.mask_token_id):
+            raise ApiError(400, "`suffix` has no tokens. Remove it, or pass a longer one.", "suffix")
+        return ids
+
+    def make_job(
+        self, query: GenerationRequest, prompts: list[torch.LongTensor], max_tokens: int | None, n: int, has_gap: bool
+    ) -> Job:
+        """Return the job of a request."""
+        arguments = {**self.read_settings(query), "num_return_sequences": n}
+        most, longest = self.longest_text(query, has_gap), max(map(len, prompts))
+        if has_gap:
+            arguments["lengths"] = self.choose_lengths(query, max_tokens or DEFAULT_MAX_TOKENS)
+            arguments["padded_length"] = query.padded_length or self.padded_length
+            room, needed = most - longest + 1, min(arguments["lengths"])
+        else:
+            room = most - longest
+            needed = max_tokens or min(DEFAULT_MAX_TOKENS, max(room, 1))
+            arguments["max_new_tokens"] = needed
+        if needed > room:
+            raise ApiError(
+                400,
+                f"The text has {longest} tokens, and {needed} more are requested, but at most {most} are possible. "
+                "Shorten the text, or request fewer tokens.",
+                code="context_length_exceeded",
+            )
+        seed = None if isinstance(query, InfillRequest) and (query.seed or 0) < 0 else query.seed
+        return Job(prompts, arguments, has_gap, seed, getattr(query, "logprobs", None))
+
+    def choose_lengths(self, query: GenerationRequest, max_tokens: int) -> list[int]:
+        """Return the lengths of a gap to compare."""
+        return query.lengths or list(range(1, min(max_tokens, self.max_gap) + 1))
+
+    def longest_text(self, query: GenerationRequest, has_gap: bool) -> int:
+        """Return the largest number of tokens of a text."""
+        return min(self.most, (has_gap and (query.padded_length or self.padded_length)) or self.most)
+
+    async def follow(self, job: Job, samples: list[Sample], request: Request) -> AsyncIterator[None]:
+        """Run a job. Yield whenever the samples have changed. Stop the job when the client has hung up."""
+        gone = asyncio.ensure_future(wait_for_disconnect(request))
+        gone.add_done_callback(lambda _: job.changed.set())
+        needs_end = job.num_top is not None
+        try:
+            self.worker.submit(job)
+            while needs_end or any(sample.reason is None for sample in samples):
+                await job.changed.wait()
+                job.changed.clear()
+                if gone.done():
+                    raise ClientDisconnect
+                is_finished = job.is_finished
+                if job.error is not None:
+                    raise job.error
+                if needs_end and not is_finished:
+                    continue
+                needs_end = False
+                for sample, row in zip(samples, job.rows, strict=True):
+                    sample.update(list(row), is_finished)
+                yield
+        except QueueFullError as error:
+            raise ApiError(429, "The queue is full. Try again later.", code="queue_full") from error
+        except ValueError as error:
+            raise ApiError(400, str(error)) from error
+        finally:
+            self.worker.stop(job)
+            gone.cancel()
+
+    async def complete(self, request: Request) -> Response:
+        """Answer `/v1/completions`."""
+        query = parse(CompletionRequest, await read_body(request))
+        self.check_model(query.model)
+        n, prompts = query.n or 1, query.prompt if isinstance(query.prompt, list) else [query.prompt or ""]
+        if n * len(prompts) > self.worker.max_batch:
+            raise ApiError(400, f"`n` times the number of prompts must be at most {self.worker.max_batch}.", "n")
+        if query.logprobs is not None and not hasattr(self.model, "infill"):
+            raise ApiError(400, "`logprobs` needs a decoder, but the model is an encoder. Remove it.", "logprobs")
+        ids = [self.encode(prompt, query.suffix) for prompt in prompts]
+        job = self.make_job(query, ids, query.max_tokens, n, bool(query.suffix))
+        samples = [
+            Sample(self, job, given, prompt, list_stops(query))
+            for given, prompt in zip(ids, prompts, strict=True)
+            for _ in range(n)
+        ]
+        head = {"id": f"cmpl-{uuid.uuid4().hex}", "object": "text_completion", "created": int(time.time())}
+        head["model"] = self.name
+        if query.stream:
+            return await respond_with_events(self.stream_choices(query, job, samples, head, request))
+        async with aclosing(self.follow(job, samples, request)) as changes:
+            async for _ in changes:
+                pass
+        choices = [describe_choice(index, sample, job) for index, sample in enumerate(samples)]
+        return JSONResponse(head | {"choices": choices, "usage": count_tokens(job, samples)})
+
+    async def stream_choices(
+        self, query: CompletionRequest, job: Job, samples: list[Sample], head: dict[str, Any], request: Request
+    ) -> AsyncIterator[str]:
+        """Yield the data of the events of a streamed response. The last event of a text has its `finish_reason`."""
+        open_samples = dict(enumerate(samples))
+        async with aclosing(self.follow(job, samples, request)) as changes:
+            async for _ in changes:
+                choices = [describe_choice(index, sample, job) for index, sample in open_samples.items()]
+                if choices := [choice for choice in choices if choice["text"] or choice["finish_reason"]]:
+                    yield json.dumps(head | {"choices": choices})
+                open_samples = {index: sample for index, sample in open_samples.items() if sample.reason is None}
+        if (query.stream_options or {}).get("include_usage"):
+            yield json.dumps(head | {"choices": [], "usage": count_tokens(job, samples)})
+        yield "[DONE]"
+
+    async def fill_in(self, request: Request) -> Response:
+        """Answer `/infill`. A text that is too long is cut, because editors do not know how much fits."""
+        query = parse(InfillRequest, await read_body(request))
+        prefix, suffix, limit = query.input_prefix + query.prompt, query.input_suffix, self.most * CHARACTERS_PER_TOKEN
+        max_tokens = self.most if query.n_predict is None or query.n_predict < 0 else query.n_predict
+        answer = {"content": "", "stop": True, "model": self.name, "truncated": False}
+        answer |= {"tokens_predicted": 0, "tokens_evaluated": 0}
+        if max_tokens > 0 and prefix + suffix:
+            whole = self.encode(prefix[-limit:], suffix[:limit])
+            most = self.longest_text(query, bool(suffix))
+            num_new = max(self.choose_lengths(query, max_tokens)) if suffix else max_tokens
+            ids = cut_around_gap(whole, self.model.config.mask_token_id, most - min(num_new, most // 2))
+            max_tokens = max_tokens if suffix else min(max_tokens, self.most - len(ids))
+            job = self.make_job(query, [ids], max_tokens, 1, bool(suffix))
+            sample = Sample(self, job, ids, prefix, list_stops(query))
+            async with aclosing(self.follow(job, [sample], request)) as changes:
+                async for _ in changes:
+                    pass
+            usage = count_tokens(job, [sample])
+            answer |= {"content": sample.text, "tokens_predicted": usage["completion_tokens"]}
+            answer |= {"tokens_evaluated": usage["prompt_tokens"], "truncated": len(ids) < len(whole)}
+        if query.stream:
+            return Response(f"data: {json.dumps(answer)}\n\n", media_type="text/event-stream")
+        return JSONResponse(answer)
+
+
+# -------------------------------------------------------------------------------------------------------------- parts
+
+
+async def read_body(request: Request) -> bytes:
+    """Return the body of a request. Raise an error if it is too long."""
+    body = bytearray()
+    async for part in request.stream():
+        body += part
+        if len(body) > MAX_BODY:
+            raise ApiError(413, f"The body has more than {MAX_BODY} bytes. Shorten it.")
+    return bytes(body)
+
+
+def parse(kind: type[AnyRequest], body: bytes) -> AnyRequest:
+    """Return a request. Raise an error for the first field that is wrong."""
+    try:
+        return kind.model_validate_json(body)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+        name = str(first["loc"][0]) if first["loc"] else None
+        raise ApiError(400, f"`{name or 'body'}`: {first['msg']}.", name) from error
+
+
+def list_stops(query: GenerationRequest) -> list[str]:
+    """Return the strings that end a text."""
+    return [query.stop] if isinstance(query.stop, str) else query.stop or []
+
+
+def cut_around_gap(ids: torch.LongTensor, mask_token_id: int, num_kept: int) -> torch.LongTensor:
+    """Return ids (n,) without the farthest tokens from the gap, of which about three quarters are before the gap."""
+    start = find_gap(ids, mask_token_id)
+    after = max(len(ids) - start - 1, 0)
+    num_after = min(after, max(num_kept // 4, num_kept - start))
+    return ids[max(start - (num_kept - num_after), 0) : start + 1 + num_after]
+
+
+def describe_choice(index: int, sample: Sample, job: Job) -> dict[str, Any]:
+    """Return OpenAI's object with the new text of a sample."""
+    logprobs = None if job.num_top is None else sample.describe_logprobs(job.rows[index], job.logprobs[index])
+    return {"index": index, "text": sample.take_new(), "logprobs": logprobs, "finish_reason": sample.reason}
+
+
+def count_tokens(job: Job, samples: list[Sample]) -> dict[str, int]:
+    """Return OpenAI's object with numbers of tokens."""
+    given, new = sum(len(ids) - job.has_gap for ids in job.prompts), sum(sample.num_tokens for sample in samples)
+    return {"prompt_tokens": given, "completion_tokens": new, "total_tokens": given + new}
+
+
+async def wait_for_disconnect(request: Request) -> None:
+    """Return when the client has hung up."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+async def respond_with_events(events: AsyncIterator[str]) -> Response:
+    """Return a response of server-sent events. An error before the first event is raised, and a later one is sent."""
+    first = await anext(events)
+
+    async def send() -> AsyncIterator[str]:
+        yield f"data: {first}\n\n"
+        try:
+            async with aclosing(events):
+                async for event in events:
+                    yield f"data: {event}\n\n"
+        except ApiError as error:
+            yield f"data: {json.dumps(error.describe())}\n\n"
+
+    return StreamingResponse(send(), media_type="text/event-stream")
+
+
+def make_app(server: Server) -> FastAPI:
+    """Return the application of a server."""
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        yield
+        await asyncio.to_thread(server.worker.close)
+
+    app = FastAPI(lifespan=lifespan, docs_url=None, redoc_url=None, openapi_url=None)
+    keyed = {"dependencies": [Depends(server.check_key)]}
+    app.add_api_route("/v1/completions", server.complete, methods=["POST"], **keyed)
+    app.add_api_route("/infill", server.fill_in, methods=["POST"], **keyed)
+    app.add_api_route("/v1/models", lambda: {"object": "list", "data": [server.entry]}, **keyed)
+    app.add_api_route("/v1/models/{name:path}", server.check_model, **keyed)
+    app.add_api_route("/health", lambda: {"status": "ok"})
+
+    def describe(request: Request, error: Exception) -> Response:
+        if isinstance(error, ClientDisconnect):
+            return Response(status_code=499)
+        if isinstance(error, HTTPException):
+            error = ApiError(error.status_code, str(error.detail))
+        if not isinstance(error, ApiError):
+            error = ApiError(500, "The server has an internal error. Its log has the cause.")
+        return JSONResponse(error.describe(), error.status)
+
+    for kind in (ApiError, HTTPException, ClientDisconnect, Exception):
+        app.add_exception_handler(kind, describe)
+    return app
+
+
+def serve(server: Server, host: str, port: int) -> None:
+    """Serve until a signal ends the process. SIGTERM first finishes the requests that were accepted."""
+    if server.key is None and host not in ("127.0.0.1", "localhost", "::1"):
+        logger.warning("Everybody who reaches %s can use the model. Set --api_key to require a key.", host)
+    uvicorn.run(make_app(server), host=host, port=port, access_log=False)

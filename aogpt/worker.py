@@ -1,0 +1,232 @@
+# Copyright 2026 The AO-GPT package authors.
+# SPDX-License-Identifier: Apache-2.0
+"""
+The thread that owns the model of a server: a queue of jobs, and batches of jobs with equal arguments.
+
+A job is the generation that one request asks for. The event loop of the server submits jobs, and reads their tokens
+while they are generated. Jobs with a seed run alone, because a batch has only one source of randomness.
+"""
+
+import asyncio
+import json
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from threading import Condition, Thread
+from typing import Any
+
+import torch
+from torch.nn.utils.rnn import pad_sequence
+
+from modeling_aogpt.loading import Model
+
+logger = logging.getLogger("uvicorn.error")
+
+
+class QueueFullError(Exception):
+    """Error for a job that does not fit into the queue."""
+
+
+class StoppedError(Exception):
+    """Signal that ends a generation of which no job needs more tokens."""
+
+
+@dataclass(eq=False)
+class Job:
+    """
+    The generation of one request.
+
+    `prompts` are ids (n,). With `has_gap`, each contains one mask, which `infill` fills in; otherwise `generate`
+    continues the prompts. `arguments` are those of `infill` or `generate`, with `num_return_sequences`. `num_top` is
+    the number of likeliest tokens to report for each generated token, or None for no log-probabilities.
+
+    `rows` are the ids generated so far, for each sample of each prompt, and `logprobs` the log-probabilities of each
+    row. `changed` is set whenever `rows`, `error` or `is_finished` has changed. `is_stopped` tells that nobody needs
+    more tokens.
+    """
+
+    prompts: list[torch.LongTensor]
+    arguments: dict[str, Any]
+    has_gap: bool = False
+    seed: int | None = None
+    num_top: int | None = None
+    logprobs: list[list[tuple[float, dict[int, float]]]] = field(default_factory=list)
+    error: Exception | None = None
+    is_finished: bool = False
+    is_stopped: bool = False
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def __post_init__(self) -> None:
+        self.rows: list[list[int]] = [[] for _ in self.prompts for _ in range(self.arguments["num_return_sequences"])]
+        self.loop = asyncio.get_running_loop()
+        self.key = json.dumps([self.has_gap, self.arguments], sort_keys=True)
+
+    def fits(self, batch: Sequence["Job"], max_rows: int) -> bool:
+        """Return whether the job can be generated together with `batch`."""
+        is_equal = self.key == batch[0].key and self.seed is None and batch[0].seed is None
+        return is_equal and sum(len(job.rows) for job in (self, *batch)) <= max_rows
+
+    def notify(self) -> None:
+        """Wake the reader of the job, in the event loop."""
+        if not self.loop.is_closed():
+            self.loop.call_soon_threadsafe(self.changed.set)
+
+
+class JobStreamer:
+    """Streamer that gives the generated tokens to the jobs of a batch, and ends a generation that nobody needs."""
+
+    def __init__(self, jobs: list[Job]) -> None:
+        self.jobs, self.has_prompt = jobs, False
+
+    def put(self, columns: torch.LongTensor) -> None:
+        """Add the next columns (rows, n) of the batch to the jobs. The first columns are the prompts."""
+        if self.has_prompt:
+            rows = iter(columns.tolist())
+            for job in self.jobs:
+                for row in job.rows:
+                    row += next(rows)
+                job.notify()
+        self.has_prompt = True
+
+    def put_draft(self, columns: torch.LongTensor) -> None:
+        """End the generation if all jobs are stopped. `generate` calls this after every step."""
+        if all(job.is_stopped for job in self.jobs):
+            raise StoppedError
+
+    def end(self) -> None:
+        """Do nothing: the worker tells the jobs that they are finished."""
+
+
+class Worker:
+    """
+    Thread that runs the model on the jobs of a queue, in the order of their arrival.
+
+    Each batch contains the first waiting job, and other waiting jobs with equal arguments, up to `max_batch` sequences.
+    At most `max_queue` jobs wait.
+    """
+
+    def __init__(self, model: Model, max_batch: int, max_queue: int) -> None:
+        self.model, self.max_batch, self.max_queue = model, max_batch, max_queue
+        self.end_of_text = end_of_text_ids(model)
+        self.waiting: list[Job] = []
+        self.condition, self.is_closed = Condition(), False
+        self.thread = Thread(target=self._run, name="aogpt-worker", daemon=True)
+        self.thread.start()
+
+    def submit(self, job: Job) -> None:
+        """Append a job to the queue. Raise a `QueueFullError` if the queue is full."""
+        with self.condition:
+            if len(self.waiting) >= self.max_queue:
+                raise QueueFullError
+            self.waiting.append(job)
+            self.condition.notify()
+
+    def stop(self, job: Job) -> None:
+        """Remove a job from the queue, or end its generation after the current step."""
+        job.is_stopped = True
+        with self.condition:
+            if job in self.waiting:
+                self.waiting.remove(job)
+
+    def close(self) -> None:
+        """End the thread after the waiting jobs."""
+        with self.condition:
+            self.is_closed = True
+            self.condition.notify()
+        self.thread.join()
+
+    def _run(self) -> None:
+        while batch := self._take_batch():
+            self._run_batch(batch)
+
+    def _take_batch(self) -> list[Job]:
+        """Wait for a job. Return it with the others of its batch, or an empty list if the worker is closed."""
+        with self.condition:
+            self.condition.wait_for(lambda: self.waiting or self.is_closed)
+            batch, rest = self.waiting[:1], []
+            for job in self.waiting[1:]:
+                (batch if job.fits(batch, self.max_batch) else rest).append(job)
+            self.waiting = rest
+            return batch
+
+    def _run_batch(self, batch: list[Job]) -> None:
+        error = None
+        try:
+            generator = None if batch[0].seed is None else torch.Generator().manual_seed(batch[0].seed)
+            (self._fill_in if batch[0].has_gap else self._continue)(batch, generator)
+        except StoppedError:
+            pass
+        except Exception as caught:
+            if not isinstance(caught, ValueError):
+                logger.exception("A generation failed.")
+            error = caught
+        for job in batch:
+            job.error, job.is_finished = error, True
+            job.notify()
+
+    def _continue(self, batch: list[Job], generator: torch.Generator | None) -> None:
+        """Continue the prompts of the jobs. Prompts are padded on the left, which does not change the predictions."""
+        prompts = [prompt for job in batch for prompt in job.prompts]
+        masks = [torch.ones_like(prompt) for prompt in prompts]
+        self.model.generate(
+            pad_sequence(prompts, batch_first=True, padding_side="left"),
+            attention_mask=pad_sequence(masks, batch_first=True, padding_side="left"),
+            generator=generator,
+            streamer=JobStreamer(batch),
+            **batch[0].arguments,
+        )
+        for job in batch:
+            if job.num_top is not None:
+                for index, row in enumerate(job.rows):
+                    prompt = job.prompts[index // job.arguments["num_return_sequences"]].tolist()
+                    text = prompt + row[: find_end(row, self.end_of_text)]
+                    job.logprobs.append(self._score(text, len(prompt), len(text), job.num_top))
+
+    def _fill_in(self, batch: list[Job], generator: torch.Generator | None) -> None:
+        """Fill in the gaps of the prompts of the jobs."""
+        prompts = [prompt for job in batch for prompt in job.prompts]
+        outputs = iter(self.model.infill(prompts, generator=generator, **batch[0].arguments))
+        for job in batch:
+            rows = []
+            for prompt, output in zip(job.prompts, outputs, strict=False):
+                start = find_gap(prompt, self.model.config.mask_token_id)
+                end = start + int(output.lengths)
+                for text in output.sequences.tolist():
+                    rows.append(text[start:end])
+                    if job.num_top is not None:
+                        job.logprobs.append(self._score(text, start, end, job.num_top))
+            job.rows = rows
+
+    def _score(self, text: list[int], start: int, end: int, num_top: int) -> list[tuple[float, dict[int, float]]]:
+        """
+        Return the log-probability of each token from `start` to before `end`, and the likeliest tokens with theirs.
+
+        They are those of the model, without temperature and truncation, given the text before `start` and from `end`
+        on, and the tokens to the left.
+        """
+        if start == end:
+            return []
+        ids, order = torch.tensor([text]), [*range(start), *range(end, len(text)), *range(start, end)]
+        with torch.no_grad():
+            output = self.model(ids.to(self.model.device), torch.tensor([order], device=self.model.device))
+        logprobs = output.logits[0, start:end, : self.model.config.num_valid_tokens].double().log_softmax(dim=-1).cpu()
+        values, tokens = (part.tolist() for part in logprobs.topk(num_top))
+        chosen = logprobs.gather(1, ids[0, start:end, None]).flatten().tolist()
+        return [(value, dict(zip(*top, strict=True))) for value, *top in zip(chosen, tokens, values, strict=True)]
+
+
+def end_of_text_ids(model: Model) -> frozenset[int]:
+    """Return the ids of the end-of-text tokens of a model."""
+    ids = model.generation_config.eos_token_id
+    ids = model.config.eos_token_id if ids is None else ids
+    return frozenset(ids if isinstance(ids, list) else [] if ids is None else [ids])
+
+
+def find_gap(ids: torch.LongTensor, mask_token_id: int) -> int:
+    """Return the position of the mask in the ids (n,) of a text with one gap, or the number of ids without a gap."""
+    return next(iter((ids == mask_token_id).nonzero().flatten().tolist()), len(ids))
+
+
+def find_end(row: list[int], end_of_text: frozenset[int]) -> int:
+    """Return the number of ids before the first end-of-text token."""
+    return next((number for number, token in enumerate(row) if token in end_of_text), len(row))

@@ -1,0 +1,397 @@
+# Copyright 2026 The AO-GPT package authors.
+# SPDX-License-Identifier: Apache-2.0
+"""The server: formats of OpenAI and llama.cpp, batches, limits, errors, hang-ups, the key, and SIGTERM."""
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from threading import Event, Thread
+from typing import Any
+
+import pytest
+import torch
+from transformers import PreTrainedTokenizerBase, set_seed
+
+from common.tokenizers import vocabulary_arguments
+from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM
+from modeling_aogpt.tokenization import load_tokenizer
+from tests.references import SIZES, perturb_vectors
+from tests.tokenizers_of_all_kinds import byte_level
+
+pytest.importorskip("fastapi")
+uvicorn, httpx = pytest.importorskip("uvicorn"), pytest.importorskip("httpx")
+
+from aogpt.serve import Server, make_app  # noqa: E402 (fastapi may be missing)
+from aogpt.worker import JobStreamer, Worker  # noqa: E402
+
+GREEDY = {"temperature": 0, "order": "left_to_right"}
+
+
+@pytest.fixture(scope="module")
+def model_folder(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Return a folder with a random model of 64 positions and a byte-level tokenizer."""
+    folder, tokenizer = tmp_path_factory.mktemp("model"), byte_level()
+    set_seed(0)
+    sizes = SIZES | {"max_position_embeddings": 64, "initializer_range": 0.5}
+    model = AOGPTForAnyOrderLM(AOGPTConfig(**vocabulary_arguments(tokenizer), **sizes))
+    perturb_vectors(model)
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return str(folder)
+
+
+@pytest.fixture
+def model(model_folder: str) -> AOGPTForAnyOrderLM:
+    return AOGPTForAnyOrderLM.from_pretrained(model_folder).eval()
+
+
+@pytest.fixture
+def tokenizer(model_folder: str) -> PreTrainedTokenizerBase:
+    return load_tokenizer(model_folder)
+
+
+@pytest.fixture
+def start(model: AOGPTForAnyOrderLM, tokenizer: PreTrainedTokenizerBase) -> Iterator[Callable[..., str]]:
+    """Return a function that starts a server on loopback and returns its address."""
+    running = []
+
+    def start(**options: Any) -> str:
+        start.servers.append(Server(model, tokenizer, "tiny", **options))
+        config = uvicorn.Config(make_app(start.servers[-1]), log_level="warning")
+        server, listener = uvicorn.Server(config), socket.create_server(("127.0.0.1", 0))
+        running.append((server, Thread(target=server.run, kwargs={"sockets": [listener]})))
+        running[-1][1].start()
+        return f"http://127.0.0.1:{listener.getsockname()[1]}"
+
+    start.servers = []
+    yield start
+    for server, thread in running:
+        server.should_exit = True
+        thread.join()
+
+
+@pytest.fixture
+def call(start: Callable[..., str]) -> Callable[..., Any]:
+    """Return a function that posts several bodies at once, and returns the JSON of the responses."""
+    default = start()
+
+    def call(path: str, *bodies: dict, url: str = default) -> Any:
+        with ThreadPoolExecutor(len(bodies)) as pool:
+            responses = list(pool.map(lambda body: httpx.post(url + path, json=body, timeout=60), bodies))
+        results = [response.json() for response in responses]
+        return results if len(bodies) > 1 else results[0]
+
+    return call
+
+
+def read_events(text: str) -> list[dict]:
+    *parts, last = [part.removeprefix("data: ") for part in text.split("\n\n") if part]
+    assert last == "[DONE]"
+    return [json.loads(part) for part in parts]
+
+
+def read_texts(answer: dict) -> list[str]:
+    return [choice["text"] for choice in answer["choices"]]
+
+
+# ------------------------------------------------------------------------------------------------------- completions
+
+
+def test_completions_are_those_of_generate(
+    call: Callable, model: AOGPTForAnyOrderLM, tokenizer: PreTrainedTokenizerBase
+) -> None:
+    answer = call("/v1/completions", {"prompt": "I saw", "max_tokens": 6, "n": 2, "logprobs": 2, **GREEDY})
+    ids = model.encode_text("I saw", tokenizer)
+    filled, length = model.generate(ids, max_new_tokens=6, do_sample=False), ids.shape[1]
+    new = filled[0, length:].tolist()
+    expected = model.log_likelihood(filled).token_log_likelihood[0, length:]
+    assert (answer["object"], answer["model"]) == ("text_completion", "tiny")
+    assert answer["usage"] == {"prompt_tokens": length, "completion_tokens": 12, "total_tokens": length + 12}
+    for index, choice in enumerate(answer["choices"]):
+        assert (choice["index"], choice["finish_reason"]) == (index, "length")
+        assert choice["text"] == tokenizer.decode(new)
+        logprobs = choice["logprobs"]
+        assert logprobs["token_logprobs"] == pytest.approx(expected.tolist())
+        assert logprobs["tokens"][0] == tokenizer.decode(new[0])
+        assert logprobs["text_offset"] == [5 + len(tokenizer.decode(new[:end])) for end in range(6)]
+        for token, value, top in zip(*list(logprobs.values())[:3], strict=True):
+            assert top[token] == value == max(top.values())
+
+
+def test_settings_of_the_package_reach_generate(
+    call: Callable, model: AOGPTForAnyOrderLM, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given, generate = [], model.generate
+    monkeypatch.setattr(model, "generate", lambda *ids, **options: given.append(options) or generate(*ids, **options))
+    settings = {"num_steps": 2, "unmasking": "fixed_count", "order": "random", "top_p": 0.9, "temperature": 0.5}
+    assert read_texts(call("/v1/completions", {"prompt": None, "max_tokens": 4, "user": "me", **settings}))
+    assert given[0].items() >= (settings | {"max_new_tokens": 4, "do_sample": True}).items()
+
+
+def test_a_text_ends_before_a_stop_string_or_at_end_of_text(
+    call: Callable, start: Callable[..., str], model: AOGPTForAnyOrderLM, tokenizer: PreTrainedTokenizerBase
+) -> None:
+    body = {"prompt": "the cat", "max_tokens": 50, **GREEDY}
+    (whole,) = read_texts(call("/v1/completions", body))
+    stop = whole[9:12]
+    (choice,) = call("/v1/completions", body | {"stop": ["never", stop], "logprobs": 0})["choices"]
+    assert choice["text"] == whole[: whole.index(stop)]
+    assert choice["finish_reason"] == "stop"
+    assert 0 < len(choice["logprobs"]["tokens"]) < 50
+    ids = model.encode_text("the cat", tokenizer)
+    model.generation_config.eos_token_id = int(model.generate(ids, max_new_tokens=5, do_sample=False)[0, -1])
+    answer = call("/v1/completions", body, url=start())
+    assert answer["choices"][0]["finish_reason"] == "stop"
+    assert answer["usage"]["completion_tokens"] <= 4
+    assert whole.startswith(answer["choices"][0]["text"])
+
+
+def test_streamed_texts_are_the_same(start: Callable[..., str]) -> None:
+    url = f"{start()}/v1/completions"
+    body = {"prompt": ["I saw", "", "the cat"], "max_tokens": 30, "stop": ["\ufffdn", " cat"], "seed": 3, "n": 2}
+    expected = httpx.post(url, json=body).json()
+    options = {"stream": True, "stream_options": {"include_usage": True}}
+    *events, last = read_events(httpx.post(url, json=body | options).text)
+    assert len(events) > 3
+    texts, reasons = [""] * 6, [[] for _ in range(6)]
+    for choice in (choice for event in events for choice in event["choices"]):
+        texts[choice["index"]] += choice["text"]
+        reasons[choice["index"]].append(choice["finish_reason"])
+    assert texts == read_texts(expected)
+    assert [given[-1] for given in reasons] == [choice["finish_reason"] for choice in expected["choices"]]
+    assert not any(any(given[:-1]) for given in reasons)
+    assert last["choices"] == []
+    assert last["usage"]["prompt_tokens"] == expected["usage"]["prompt_tokens"]
+
+
+# ---------------------------------------------------------------------------------------------------------- infilling
+
+GAPS = [("def I", "cat"), ("I saw", "\n\n  cat\n"), ("the\n\tcat", " sat"), ("", "cat"), ("un", "\t")]
+
+
+@pytest.mark.parametrize(("prefix", "suffix"), GAPS)
+def test_both_endpoints_fill_in_gaps_as_infill(
+    call: Callable, model: AOGPTForAnyOrderLM, tokenizer: PreTrainedTokenizerBase, prefix: str, suffix: str
+) -> None:
+    """The text around the gap is kept."""
+    settings = {"do_sample": False, "order": "confidence"}
+    text = f"{prefix}{tokenizer.mask_token}{suffix}"
+    output = model.infill(text, lengths=range(1, 5), tokenizer=tokenizer, **settings)
+    body = {"prompt": prefix, "suffix": suffix, "max_tokens": 4, "n": 2, "logprobs": 1, **settings}
+    answer = call("/v1/completions", body)
+    choice = answer["choices"][0]
+    assert [prefix + given + suffix for given in read_texts(answer)] == output.texts * 2
+    start = model.encode_text(prefix, tokenizer).shape[1]
+    is_target = torch.zeros_like(output.sequences)
+    is_target[0, start : start + output.lengths] = 1
+    scores = model.conditional_log_likelihood(output.sequences, is_target)
+    assert sum(choice["logprobs"]["token_logprobs"]) == pytest.approx(scores.log_likelihood.item())
+    body = {"input_prefix": prefix[:2], "prompt": prefix[2:], "input_suffix": suffix, "n_predict": 4, "top_k": 0}
+    filled = call("/infill", body | settings | {"samplers": ["top_k"], "cache_prompt": True})
+    assert prefix + filled["content"] + suffix == output.texts[0]
+    assert filled["stop"]
+    assert not filled["truncated"]
+
+
+def test_a_space_before_the_gap_is_not_repeated(
+    call: Callable, model: AOGPTForAnyOrderLM, tokenizer: PreTrainedTokenizerBase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The gap includes the space (" cat" is one token), which the prompt already has."""
+    cat = tokenizer(" cat").input_ids
+    assert len(cat) == 1
+    monkeypatch.setattr(model, "generate", lambda ids, **_: ids.where(ids != model.config.mask_token_id, cat[0]))
+    body = {"prompt": "the ", "suffix": " sat", "lengths": [1]}
+    assert read_texts(call("/v1/completions", body)) == ["cat"]
+
+
+def test_long_texts_of_editors_are_cut(call: Callable, model: AOGPTForAnyOrderLM) -> None:
+    body = {"input_prefix": "I saw a cat\n" * 99, "input_suffix": "sat\n" * 99}
+    answer = call("/infill", body)
+    assert answer["truncated"]
+    assert answer["tokens_evaluated"] == model.config.max_position_embeddings - 8
+    assert call("/infill", body | {"input_suffix": ""})["content"]
+    empty = {"content": "", "tokens_predicted": 0}
+    assert (
+        call("/infill", {"input_extra": [{"text": "a"}], "n_predict": 0, "input_prefix": "a"}).items() >= empty.items()
+    )
+
+
+# ------------------------------------------------------------------------------------------------------------ batches
+
+
+def test_batched_requests_get_the_texts_of_single_requests(
+    call: Callable, start: Callable[..., str], model: AOGPTForAnyOrderLM, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bodies = [{"prompt": "I saw a cat"[:size], "max_tokens": 9, **GREEDY} for size in range(0, 12, 2)]
+    bodies += [body | {"suffix": " sat", "order": "confidence"} for body in bodies]
+    seeded = [{"prompt": "the", "max_tokens": 9, "seed": 7}] * 2
+    expected = [read_texts(call("/v1/completions", body)) for body in (*bodies, *seeded)]
+    sizes, run = [], Worker._run_batch
+    monkeypatch.setattr(Worker, "_run_batch", lambda worker, jobs: sizes.append(len(jobs)) or run(worker, jobs))
+    answers = call("/v1/completions", *bodies, *seeded)
+    assert [read_texts(answer) for answer in answers] == expected
+    assert sum(sizes) == 14
+    assert 3 < len(sizes) < 12
+    sizes.clear()
+    call("/v1/completions", *bodies, url=start(max_batch=3))
+    assert 1 < max(sizes) <= 3
+
+
+def wait_until(is_true: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 30
+    while not is_true():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def send_only(url: str, body: dict) -> socket.socket:
+    """Send a request, and return the open connection."""
+    host, port = url.removeprefix("http://").split(":")
+    connection, content = socket.create_connection((host, int(port))), json.dumps(body)
+    head = f"POST /v1/completions HTTP/1.1\r\nHost: {host}\r\nContent-Length: {len(content)}\r\n\r\n"
+    connection.sendall(f"{head}{content}".encode())
+    return connection
+
+
+@pytest.mark.parametrize("is_streamed", [False, True])
+def test_a_client_that_hangs_up_frees_its_place(
+    start: Callable[..., str], model: AOGPTForAnyOrderLM, monkeypatch: pytest.MonkeyPatch, is_streamed: bool
+) -> None:
+    """The queue has a place again, and a generation that nobody needs ends."""
+    steps, fast, put_draft = [], Event(), JobStreamer.put_draft
+    monkeypatch.setattr(JobStreamer, "put_draft", lambda *given: steps.append(fast.wait(0.1)) or put_draft(*given))
+    url, body = start(max_queue=1), {"prompt": "a", "max_tokens": 60, "stream": is_streamed}
+    worker = start.servers[0].worker
+    first = send_only(url, body)
+    wait_until(lambda: steps)
+    second = send_only(url, body)
+    wait_until(lambda: worker.waiting)
+    refused = httpx.post(f"{url}/v1/completions", json=body)
+    assert (refused.status_code, refused.json()["error"]["code"]) == (429, "queue_full")
+    second.close()
+    wait_until(lambda: not worker.waiting)
+    with ThreadPoolExecutor() as pool:
+        third = pool.submit(httpx.post, f"{url}/v1/completions", json=body | {"max_tokens": 5, "stream": False})
+        wait_until(lambda: worker.waiting)
+        first.close()
+        wait_until(lambda: not worker.waiting)
+        assert len(steps) < 50
+        fast.set()
+        assert third.result().status_code == 200
+
+
+def test_sigterm_finishes_what_runs(model_folder: str) -> None:
+    command = [sys.executable, "-m", "aogpt.cli", "serve", model_folder, "--port", "0", "--max_batch", "64"]
+    environment = os.environ | {"AOGPT_API_KEY": "secret"}
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment) as process:
+        url = next(match[0] for line in process.stderr if (match := re.search(r"http://127\.0\.0\.1:\d+", line)))
+        assert httpx.get(f"{url}/v1/models").status_code == 401
+        body, headers = {"prompt": "a", "max_tokens": 60, "n": 64, "stream": True}, {"Authorization": "Bearer secret"}
+        with httpx.stream("POST", f"{url}/v1/completions", json=body, headers=headers, timeout=60) as response:
+            parts = response.iter_text()
+            first = next(parts)
+            process.send_signal(signal.SIGTERM)
+            events = read_events(first + "".join(parts))
+        assert sum(bool(choice["finish_reason"]) for event in events for choice in event["choices"]) == 64
+        assert process.wait(timeout=30) in (0, -signal.SIGTERM)
+
+
+# ------------------------------------------------------------------------------------------------------------- errors
+
+TEXT = {"prompt": "a"}
+MALFORMED = [
+    *(b"", b"{", b"[]", b"null", b'"a"', b"\xff", b"[" * 9999, b'{"prompt": "\\ud800"}', b'{"temperature": NaN}'),
+    *({"prompt": value} for value in (1, [], [1], {}, ["a", None], "a<|mask|>", "a " * 99)),
+    *(TEXT | {"max_tokens": value} for value in (0, -1, 1.5, "9", 10**30, True, 99)),
+    *(TEXT | {"n": value} for value in (0, "2", 10**9)),
+    *(TEXT | {"temperature": value} for value in (-1, "hot", 1e-300, [], {})),
+    *(TEXT | {"stop": value} for value in ("", [""], 5, ["a"] * 5)),
+    *(TEXT | {"seed": value} for value in (2**64, 0.5)),
+    *(TEXT | {"suffix": value} for value in (5, "<|mask|>", "a " * 99)),
+    *(TEXT | {"suffix": "a"} | more for more in ({"lengths": []}, {"lengths": [0]}, {"padded_length": 10**9})),
+    *(TEXT | {"order": value} for value in ("sideways", 5, [0, 1], {})),
+    *(TEXT | more for more in ({"logprobs": 6}, {"echo": True}, {"best_of": 2}, {"logit_bias": {"5": 1}})),
+    *(TEXT | more for more in ({"num_step": 2}, {"\ud800": 1}, {"max_length": 5}, {"refine_rounds": 2})),
+    *(
+        TEXT | more
+        for more in ({"suppress_tokens": [10**30]}, {"bad_words_ids": [[]]}, {"strategy": "speculative"} | GREEDY)
+    ),
+    *(
+        TEXT | more
+        for more in ({"stream": 1}, {"stream_options": 1}, {"top_p": 0}, {"num_steps": 10**30, "order": "x"})
+    ),
+    *(TEXT | {"stream": True} | more for more in ({"suppress_tokens": [-1]}, {"max_tokens": 99})),
+]
+
+
+def test_malformed_bodies_get_errors_in_the_form_of_openai(start: Callable[..., str]) -> None:
+    url = start()
+    for body in MALFORMED:
+        content = body if isinstance(body, bytes) else json.dumps(body).encode()
+        response = httpx.post(f"{url}/v1/completions", content=content, timeout=60)
+        assert response.status_code == 400, (body, response.text)
+        error = response.json()["error"]
+        assert error.keys() == {"message", "type", "param", "code"}, body
+        assert error["message"], body
+        assert error["type"] == "invalid_request_error"
+        if isinstance(body, bytes):
+            assert httpx.post(f"{url}/infill", content=content).status_code < 500, body
+    for method, path, status in (
+        ("GET", "/nothing", 404),
+        ("GET", "/v1/completions", 405),
+        ("GET", "/v1/models/other", 404),
+        ("POST", "/infill", 400),
+    ):
+        response = httpx.request(method, f"{url}{path}")
+        assert response.status_code == status
+        assert response.json()["error"]["message"]
+    assert httpx.post(f"{url}/infill", content=b" " * 2**21).status_code == 413
+    assert httpx.post(f"{url}/v1/completions", json={"model": "gpt"}).json()["error"]["code"] == "model_not_found"
+    assert httpx.post(f"{url}/v1/completions", json=TEXT).status_code == 200
+
+
+def test_an_internal_error_does_not_end_the_server(
+    start: Callable[..., str], model: AOGPTForAnyOrderLM, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = start()
+    with monkeypatch.context() as patch:
+        patch.setattr(model, "generate", lambda *given, **options: 1 / 0)
+        response = httpx.post(f"{url}/v1/completions", json=TEXT)
+    assert (response.status_code, response.json()["error"]["type"]) == (500, "server_error")
+    assert httpx.post(f"{url}/v1/completions", json=TEXT).status_code == 200
+
+
+def test_a_key_is_required_everywhere_but_for_health(start: Callable[..., str]) -> None:
+    url = start(key="é")
+    assert httpx.get(f"{url}/health").json() == {"status": "ok"}
+    for given, status in ((None, 401), ("Bearer wrong", 401), ("Bearer é", 200)):
+        headers = [] if given is None else [("Authorization", given.encode("latin-1"))]
+        for path in ("/v1/completions", "/infill"):
+            assert httpx.post(f"{url}{path}", json=TEXT, headers=headers).status_code == status
+        assert httpx.get(f"{url}/v1/models", headers=headers).status_code == status
+
+
+def test_the_official_client(start: Callable[..., str]) -> None:
+    openai = pytest.importorskip("openai")
+    url = f"{start(key='secret')}/v1"
+    client = openai.OpenAI(base_url=url, api_key="secret", max_retries=0)
+    assert [entry.id for entry in client.models.list()] == ["tiny"]
+    assert client.models.retrieve("tiny").owned_by == "aogpt"
+    given = {"model": "tiny", "prompt": "I saw", "max_tokens": 8, "seed": 1}
+    completion = client.completions.create(**given, logprobs=2, extra_body={"order": "left_to_right"})
+    assert len(completion.choices[0].logprobs.tokens) <= 8
+    chunks = [chunk.choices[0].text for chunk in client.completions.create(**given, stream=True)]
+    assert "".join(chunks) == completion.choices[0].text
+    filled = client.completions.create(**given, suffix=" sat", extra_body={"lengths": [2]})
+    assert filled.usage.completion_tokens == 2
+    with pytest.raises(openai.BadRequestError, match="order"):
+        client.completions.create(**given, stream=True, extra_body={"order": "sideways"})
+    with pytest.raises(openai.AuthenticationError):
+        openai.OpenAI(base_url=url, api_key="wrong", max_retries=0).models.list()

@@ -291,7 +291,7 @@ def average_after_a_step(model: AOGPTForAnyOrderLM, put: Callable) -> torch.Tens
     loss = AnyOrderObjective(model.train())(put(IDS), put(ORDERS))
     loss.backward()
     norm = nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-    StepStatus(0, torch.stack([loss.detach(), norm, torch.full_like(norm, 15.0), torch.zeros_like(norm)])[None])
+    StepStatus(0, torch.stack([loss.detach(), norm, torch.full_like(norm, 15.0)])[None])
     with torch.no_grad():
         for weight in model.parameters():
             weight.sub_(weight.grad)

@@ -41,7 +41,7 @@ from accelerate import Accelerator, FullyShardedDataParallelPlugin, ParallelismC
 from accelerate.utils import DistributedType
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
-from modeling_aogpt import head_loss
+from modeling_aogpt import modeling_aogpt
 from training.pretrain import Pretraining, main
 
 bf16 = "--mixed_precision=bf16" in sys.argv
@@ -80,7 +80,7 @@ def check_precision(module, arguments, batch, loss):
 def checked(run):
     is_compiled = os.environ.get("ACCELERATE_DYNAMO_BACKEND") is not None
     assert all((layer._compiled_call_impl is not None) == is_compiled for layer in run.model.model.layers)
-    assert hasattr(head_loss.differentiate_chunk, "_torchdynamo_orig_callable") == is_compiled
+    assert hasattr(modeling_aogpt.differentiate_chunk, "_torchdynamo_orig_callable") == is_compiled
     if run.settings["architecture"] == "encoder":
         run.objective.register_forward_hook(check_precision, with_kwargs=True)
     tensors = [*run.model.parameters(), *run.ema.weights.values()]

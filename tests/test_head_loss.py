@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from modeling_aogpt import head_loss as module
-from modeling_aogpt.head_loss import Loss, head_loss
+from modeling_aogpt import modeling_aogpt as module
+from modeling_aogpt.modeling_aogpt import Loss, head_loss
 
 
 def plain_loss(logits: torch.Tensor, targets: torch.Tensor, weights: torch.Tensor, loss: Loss) -> torch.Tensor:

@@ -11,8 +11,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM, AOGPTForCausalLM, decoding_state
-from modeling_aogpt.head_loss import LOGITS_PER_CHUNK
 from modeling_aogpt.likelihood import ROWS_PER_HEAD_CALL
+from modeling_aogpt.modeling_aogpt import LOGITS_PER_CHUNK
 from modeling_aogpt.orders import random_orders
 from tests.references import seeded
 from training.objectives import AnyOrderObjective

@@ -29,7 +29,7 @@ from common.files import lock_folder
 from common.hardware import versions
 from common.results import ORDER_SEED
 from common.tokenizers import vocabulary_arguments
-from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM, DataCollatorForAnyOrderLM, head_loss
+from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM, DataCollatorForAnyOrderLM, modeling_aogpt
 from tests.training_runs import STEPS, assert_same_training, final_state, losses, results, scores, train, write_config
 from training.batches import rows_of_samples
 from training.checkpoints import checkpoints_in, step_of
@@ -475,12 +475,12 @@ def test_the_loss_is_the_mean_over_the_labels_of_all_passes(config: Path, tmp_pa
 def test_a_compiled_model_has_the_same_losses(
     config: Path, finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    chunk = head_loss.differentiate_chunk
-    monkeypatch.setattr(head_loss, "differentiate_chunk", chunk)  # restored after the test
+    chunk = modeling_aogpt.differentiate_chunk
+    monkeypatch.setattr(modeling_aogpt, "differentiate_chunk", chunk)  # restored after the test
     counters.clear()
     train(config, tmp_path, "--dynamo_backend=eager")
     assert counters["stats"]["unique_graphs"] > 0
-    assert head_loss.differentiate_chunk is not chunk
+    assert modeling_aogpt.differentiate_chunk is not chunk
     torch.testing.assert_close(losses(tmp_path), losses(finished), rtol=1e-4, atol=0)
     assert final_state(tmp_path).keys() == final_state(finished).keys()
 

@@ -24,8 +24,8 @@ from common.hardware import GPU, GPUS
 from common.reports import markdown_table
 from common.tokenizers import vocabulary_arguments
 from modeling_aogpt import AOGPTConfig
-from modeling_aogpt.head_loss import LOGITS_PER_CHUNK
 from modeling_aogpt.loading import Model, read_config
+from modeling_aogpt.modeling_aogpt import LOGITS_PER_CHUNK
 from modeling_aogpt.tokenization import load_tokenizer
 from training.architecture import Architecture, build_config
 from training.arguments import TrainingArguments, accumulation_steps

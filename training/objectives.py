@@ -13,9 +13,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from modeling_aogpt import head_loss as head_loss_module
-from modeling_aogpt.head_loss import Loss, head_loss
+from modeling_aogpt import modeling_aogpt as modeling
 from modeling_aogpt.loading import Model
+from modeling_aogpt.modeling_aogpt import Loss, head_loss
 from modeling_aogpt.orders import index_by_rank
 from modeling_aogpt.unmasking import log_linear_noise
 from modeling_aogpt.validation import prepare_input_ids, prepare_labels
@@ -29,7 +29,7 @@ def compile_head_loss(**options: Any) -> None:
     a graph for every number of masked tokens, and DDP of PyTorch before 2.13 could not divide the graph, because it
     contains a `torch.autograd.Function`.
     """
-    head_loss_module.differentiate_chunk = torch.compile(head_loss_module.differentiate_chunk, **options)
+    modeling.differentiate_chunk = torch.compile(modeling.differentiate_chunk, **options)
 
 
 class Objective(nn.Module):

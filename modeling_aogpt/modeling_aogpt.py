@@ -20,7 +20,6 @@ from torch.autograd.function import once_differentiable
 from transformers import initialization as init
 from transformers.activations import ACT2FN
 from transformers.cache_utils import Cache, DynamicCache
-from transformers.generation import CandidateGenerator, GenerationConfig, GenerationMixin
 from transformers.loss.loss_utils import fixed_cross_entropy
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_outputs import BaseModelOutput, CausalLMOutputWithPast, MaskedLMOutput
@@ -30,13 +29,7 @@ from transformers.processing_utils import Unpack
 from transformers.utils import ModelOutput, TransformersKwargs, can_return_tuple, logging
 from transformers.utils.output_capturing import capture_outputs
 
-from .causal_inputs import (
-    CACHE_NAME,
-    begins_with_start,
-    check_last_position,
-    check_old_cache_name,
-    prepare_causal_inputs,
-)
+from .causal import CACHE_NAME, CausalGenerationMixin, check_old_cache_name, prepare_causal_inputs
 from .configuration_aogpt import AOGPTConfig
 from .decoding_state import CachedDecodingState
 from .devices import prepare_mask, product_dtype, uses_autocast, without_cudnn_attention
@@ -964,7 +957,7 @@ class AOGPTForMaskedLM(AOGPTWithHead):
         return self.make_masked_lm_output(logits, input_ids, attention_mask, labels, output, **kwargs)
 
 
-class AOGPTForCausalLM(AOGPTWithHead, GenerationMixin):
+class AOGPTForCausalLM(AOGPTWithHead, CausalGenerationMixin):
     """
     AO-GPT as a causal language model. It predicts from left to right, and shifts labels as in Transformers.
 
@@ -1068,69 +1061,3 @@ class AOGPTForCausalLM(AOGPTWithHead, GenerationMixin):
             attentions=output.attentions,
             **{CACHE_NAME: cache},
         )
-
-    def generate(
-        self, inputs: torch.LongTensor | None = None, *arguments: Any, **options: Any
-    ) -> ModelOutput | torch.LongTensor:
-        """
-        Generate text as in Transformers.
-
-        Without a prompt, the text begins after the start row. The returned sequences then have one more column at the
-        beginning: the start token or, if the model has none, a beginning-of-text token that the model does not read.
-        """
-        given = options.get("input_ids") if inputs is None else inputs
-        if options.get("inputs_embeds") is None and (given is None or given.numel() == 0):
-            options.pop("input_ids", None)
-            batch_size = 1 if given is None else len(given)
-            inputs, options["attention_mask"] = self._make_empty_prompts(batch_size)
-        mask = options.get("attention_mask")
-        if mask is not None and options.get("position_ids") is None and not mask.any(dim=-1).all():
-            # Otherwise, Transformers would count the last column of a prompt that contains only padding.
-            options["position_ids"] = mask.long().cumsum(dim=-1) - 1
-        return super().generate(inputs, *arguments, **options)
-
-    def _make_empty_prompts(self, batch_size: int) -> tuple[torch.LongTensor, torch.LongTensor]:
-        """Return prompts without text, and their attention mask, both (batch, 1)."""
-        start, bos = self.config.start_token_id, self.config.bos_token_id
-        token = next((token for token in (start, bos) if token is not None), 0)
-        inputs = torch.full((batch_size, 1), token, device=self.device)
-        return inputs, torch.zeros_like(inputs) if start is None else torch.ones_like(inputs)
-
-    def prepare_inputs_for_generation(self, input_ids: torch.LongTensor, **kwargs: Any) -> dict[str, Any]:
-        """Prepare inputs as in Transformers, and raise a `ValueError` if no position is left for the next token."""
-        if (position_ids := kwargs.get("position_ids")) is not None:
-            last = int(position_ids.max())
-            if last == self.config.max_position_embeddings - 1 and self.config.start_token_id is not None:
-                has_start = begins_with_start(
-                    self.config, input_ids, kwargs.get("attention_mask"), kwargs.get(CACHE_NAME)
-                )
-                last = int((position_ids - has_start[:, None].long()).max())
-            check_last_position(self.config, last + 1)
-        return super().prepare_inputs_for_generation(input_ids, **kwargs)
-
-    def _get_candidate_generator(
-        self, *, generation_config: GenerationConfig, input_ids: torch.LongTensor, **options: Any
-    ) -> CandidateGenerator:
-        """
-        Return the source of drafts for assisted generation, limited to drafts that generation can use.
-
-        A draft is followed by another token, so no draft is at the last column. Prompt lookup of Transformers does not
-        limit its drafts.
-        """
-        generator = super()._get_candidate_generator(
-            generation_config=generation_config, input_ids=input_ids, **options
-        )
-        mask, cache = (options["model_kwargs"].get(name) for name in ("attention_mask", CACHE_NAME))
-        num_unused = 0 if mask is None else int((mask == 0).sum())
-        num_unused += int(begins_with_start(self.config, input_ids, mask, cache).any())
-        longest = min(generation_config.max_length, self.config.max_position_embeddings + num_unused) - 1
-        draft = generator.get_candidates
-
-        def draft_within_limit(input_ids: torch.LongTensor, **options: Any) -> tuple[torch.Tensor, torch.Tensor | None]:
-            ids, logits = draft(input_ids, **options)
-            num_drafts = max(0, min(ids.shape[1], longest) - input_ids.shape[1])
-            ids = ids[:, : input_ids.shape[1] + num_drafts]
-            return ids, None if logits is None or not num_drafts else logits[:, :num_drafts]
-
-        generator.get_candidates = draft_within_limit
-        return generator

@@ -8,7 +8,7 @@ import torch
 from transformers import PreTrainedTokenizerFast, StaticCache, pipeline
 
 from modeling_aogpt import AOGPTForAnyOrderLM, AOGPTForCausalLM
-from modeling_aogpt.causal_inputs import CACHE_NAME
+from modeling_aogpt.causal import CACHE_NAME
 from tests.references import random_model, with_class
 
 

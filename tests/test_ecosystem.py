@@ -24,7 +24,7 @@ from modeling_aogpt import (
     DataCollatorForAnyOrderLM,
     MDMEncoderForMaskedLM,
 )
-from modeling_aogpt.causal_inputs import CACHE_NAME
+from modeling_aogpt.causal import CACHE_NAME
 from modeling_aogpt.orders import random_orders
 from tests.references import random_encoder, random_model, with_class
 

@@ -55,7 +55,7 @@ def test_a_decoder_ships_few_files() -> None:
     model = PACKAGE / "modeling_aogpt.py"
     shipped = {model.stem, *(Path(path).stem for path in get_relative_import_files(model))}
     assert shipped == {
-        *("modeling_aogpt", "configuration_aogpt", "causal_inputs", "orders", "devices", "validation"),
+        *("modeling_aogpt", "configuration_aogpt", "causal", "orders", "devices", "validation"),
         *("generation", "generation_config", "decoding_state", "sampling", "unmasking", "cpu_inference", "cuda_graphs"),
         *("likelihood", "infill"),
     }

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from modeling_aogpt.causal_inputs import add_start_row, causal_mask
+from modeling_aogpt.causal import add_start_row, causal_mask
 from modeling_aogpt.orders import (
     CONTEXT,
     PADDING,

@@ -13,7 +13,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import DynamicCache, PreTrainedModel, PreTrainedTokenizerFast, StaticCache, pipeline
 
 from modeling_aogpt import AOGPTForAnyOrderLM, AOGPTForCausalLM, AOGPTForMaskedLM
-from modeling_aogpt.causal_inputs import CACHE_NAME
+from modeling_aogpt.causal import CACHE_NAME
 from tests.references import random_model, seeded, with_class
 from tests.test_convert_causal_lm import LENGTH, START, keep_float64, make_causal
 from training.conversion.causal_lm import convert_model
@@ -315,7 +315,7 @@ def test_pipelines_and_the_harness_score_as_the_source_does(
 @pytest.fixture
 def messages(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     messages: list[str] = []
-    monkeypatch.setattr("modeling_aogpt.causal_inputs.logger.warning_once", messages.append)
+    monkeypatch.setattr("modeling_aogpt.causal.logger.warning_once", messages.append)
     return messages
 
 

@@ -1,7 +1,7 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
 """
-Inputs of `AOGPTForCausalLM`: rows, attention masks, positions and caches, with the conventions of Transformers.
+What `AOGPTForCausalLM` needs for the conventions of Transformers: inputs and caches of a pass, and generation.
 
 Every forward pass runs the start row, followed by one row for each new token. The start row is not cached. If a text
 begins with the model's start token, this token is the start row: its row is a start row, too, no other row attends to
@@ -14,9 +14,10 @@ from typing import Any, NamedTuple
 import torch
 import torch.nn.functional as F
 from transformers.cache_utils import Cache
+from transformers.generation import CandidateGenerator, GenerationConfig, GenerationMixin
 from transformers.modeling_outputs import CausalLMOutputWithPast
 from transformers.modeling_utils import PreTrainedModel
-from transformers.utils import logging
+from transformers.utils import ModelOutput, logging
 
 from .configuration_aogpt import AOGPTConfig
 from .devices import has_padding, is_readable
@@ -116,11 +117,7 @@ def find_first_tokens(
     num_slots: int,
     device: torch.device,
 ) -> torch.LongTensor:
-    """
-    Return the column (batch,) of the first token of each text, counted with cached columns.
-
-    It is `num_slots` if all columns are padding. `is_token` and `is_visible` are results of [`split_attention_mask`].
-    """
+    """Return the column (batch,) of the first token of each text, counted with cached ones; `num_slots` if none."""
     if is_visible is not None:
         is_token = is_visible.any(dim=2)[:, 0]  # no row attends to padding
     if is_token is None:
@@ -192,12 +189,7 @@ def begins_with_start(
 def check_known_starts(
     known: torch.BoolTensor | None, num_cached: int | torch.Tensor, batch_size: int
 ) -> torch.BoolTensor | None:
-    """
-    Return which cached texts begin with a start token, a tensor (batch,), or None if the cache must be empty.
-
-    Raises:
-        ValueError: If this is unknown.
-    """
+    """Return which cached texts begin with a start token (batch,), or None if the cache must be empty."""
     if known is None and (not isinstance(num_cached, torch.Tensor) or (is_readable(num_cached) and num_cached > 0)):
         raise ValueError(
             "`cache` was not filled by `forward` of an AOGPTForCausalLM, so it is unknown whether the cached texts "
@@ -258,12 +250,8 @@ def check_positions(position_ids: torch.LongTensor, input_ids: torch.LongTensor)
 
 
 def check_not_packed(position_ids: torch.LongTensor) -> None:
-    """
-    Raise a `ValueError` unless positions increase by one. Other positions mean that several texts are packed together.
-
-    Packed texts would attend to each other. The check makes the CPU wait for an accelerator. It also runs in training,
-    where packing is common, because no other check detects it.
-    """
+    """Raise a `ValueError` unless positions increase by one. Otherwise, several texts are packed together."""
+    # This makes the CPU wait for an accelerator, also in training, where packing is common.
     if not torch.compiler.is_compiling() and (position_ids.diff(dim=-1) != 1).any():
         raise ValueError(
             "`position_ids` must increase by one from token to token if there is no `attention_mask`, but do not. "
@@ -276,10 +264,9 @@ def split_attention_mask(
     attention_mask: torch.Tensor | None, length: int, num_cached: int | torch.Tensor
 ) -> tuple[torch.BoolTensor | None, torch.BoolTensor | None]:
     """
-    Check the attention mask of a causal language model, and return it as (is_token, is_visible).
+    Check an attention mask, and return it as (is_token, is_visible), of which at most one is not None.
 
-    At most one of the two is not None: for a 2-D mask `is_token` (batch, cached + n), which is True at tokens; for a
-    4-D mask `is_visible` (batch or 1, 1, n, slots), which is True where a token attends to a slot.
+    `is_token` (batch, cached + n) is that of a 2-D mask, and `is_visible` (batch or 1, 1, n, slots) of a 4-D mask.
     """
     if attention_mask is None:
         return None, None
@@ -316,13 +303,9 @@ def prepare_positions(
     is_start: torch.BoolTensor | None,
 ) -> tuple[torch.LongTensor, int | None]:
     """
-    Check `position_ids`, or count positions without padding.
+    Check `position_ids`, which count a start token as in Transformers, or count positions without padding.
 
-    As in Transformers, they count a start token. `has_start` and `is_start` are those of [`prepare_causal_inputs`].
-
-    Returns:
-        The positions (batch or 1, n) of the tokens, without the start token, which is at -1; and an upper bound of
-        them, or None if none is known.
+    Return the positions (batch or 1, n) of the tokens, at which a start token has -1, and an upper bound, if known.
     """
     length, last = input_ids.shape[1], None
     if position_ids is None and isinstance(num_cached, int):
@@ -371,9 +354,8 @@ def prepare_mask(
     """
     Return the attention mask (batch or 1, 1, rows, slots) with the added start row, or None if attention is causal.
 
-    `is_token` and `is_visible` are results of [`split_attention_mask`]. `hidden` (batch,) is the slot of the start
-    token of each text, to which no row attends, or -1. `num_added` is the number of added start rows, 0 or 1.
-    `num_slots` is the number of keys, including unused entries of the cache.
+    `hidden` (batch,) is the slot of the start token of each text, to which no row attends, or -1. `num_slots` is the
+    number of keys, including unused entries of the cache.
     """
     if is_visible is None:
         if num_slots == length and hidden is None and not has_padding(is_token):
@@ -396,15 +378,7 @@ def causal_mask(
     is_token: torch.BoolTensor | None,
     device: torch.device,
 ) -> torch.BoolTensor:
-    """
-    Return the causal attention mask of `num_rows` new rows that follow `num_cached` cached rows.
-
-    Its shape is (batch, 1, num_rows, num_slots), or (1, 1, num_rows, num_slots) if `is_token` is None. `num_slots` is
-    the number of keys, including unused entries of the cache.
-
-    `is_token` (batch, cached + rows) is False at padding, to which no row attends. If `is_token` is None, there is no
-    padding.
-    """
+    """Return the causal attention mask (batch or 1, 1, rows, slots) of new rows that follow `num_cached` rows."""
     rows = num_cached + torch.arange(num_rows, device=device)
     mask = (torch.arange(num_slots, device=device) <= rows[:, None])[None, None]
     if is_token is None:
@@ -414,10 +388,71 @@ def causal_mask(
 
 
 def add_start_row(mask: torch.BoolTensor) -> torch.BoolTensor:
-    """
-    Add a start row to an attention mask (batch, 1, rows, slots), as its first row and first slot.
-
-    All rows attend to the start row, and the start row attends only to itself.
-    """
+    """Add a start row, to which all rows attend, to an attention mask as its first row and first slot."""
     mask = F.pad(mask, (0, 0, 1, 0), value=False)
     return F.pad(mask, (1, 0), value=True)
+
+
+class CausalGenerationMixin(GenerationMixin):
+    """Mixin that adapts `generate` of Transformers to the start row and the last position of the model."""
+
+    def generate(
+        self, inputs: torch.LongTensor | None = None, *arguments: Any, **options: Any
+    ) -> ModelOutput | torch.LongTensor:
+        """
+        Generate text as in Transformers.
+
+        Without a prompt, the text begins after the start row. The returned sequences then have one more column at the
+        beginning: the start token or, if the model has none, a beginning-of-text token that the model does not read.
+        """
+        given = options.get("input_ids") if inputs is None else inputs
+        if options.get("inputs_embeds") is None and (given is None or given.numel() == 0):
+            options.pop("input_ids", None)
+            start, bos = self.config.start_token_id, self.config.bos_token_id
+            token = next((token for token in (start, bos) if token is not None), 0)
+            inputs = torch.full((1 if given is None else len(given), 1), token, device=self.device)
+            options["attention_mask"] = torch.zeros_like(inputs) if start is None else torch.ones_like(inputs)
+        mask = options.get("attention_mask")
+        if mask is not None and options.get("position_ids") is None and not mask.any(dim=-1).all():
+            # Otherwise, Transformers would count the last column of a prompt that contains only padding.
+            options["position_ids"] = mask.long().cumsum(dim=-1) - 1
+        return super().generate(inputs, *arguments, **options)
+
+    def prepare_inputs_for_generation(self, input_ids: torch.LongTensor, **kwargs: Any) -> dict[str, Any]:
+        """Prepare inputs as in Transformers, and raise a `ValueError` if no position is left for the next token."""
+        if (position_ids := kwargs.get("position_ids")) is not None:
+            last = int(position_ids.max())
+            if last == self.config.max_position_embeddings - 1 and self.config.start_token_id is not None:
+                has_start = begins_with_start(
+                    self.config, input_ids, kwargs.get("attention_mask"), kwargs.get(CACHE_NAME)
+                )
+                last = int((position_ids - has_start[:, None].long()).max())
+            check_last_position(self.config, last + 1)
+        return super().prepare_inputs_for_generation(input_ids, **kwargs)
+
+    def _get_candidate_generator(
+        self, *, generation_config: GenerationConfig, input_ids: torch.LongTensor, **options: Any
+    ) -> CandidateGenerator:
+        """
+        Return the source of drafts for assisted generation, limited to drafts that generation can use.
+
+        A draft is followed by another token, so no draft is at the last column. Prompt lookup of Transformers does not
+        limit its drafts.
+        """
+        generator = super()._get_candidate_generator(
+            generation_config=generation_config, input_ids=input_ids, **options
+        )
+        mask, cache = (options["model_kwargs"].get(name) for name in ("attention_mask", CACHE_NAME))
+        num_unused = 0 if mask is None else int((mask == 0).sum())
+        num_unused += int(begins_with_start(self.config, input_ids, mask, cache).any())
+        longest = min(generation_config.max_length, self.config.max_position_embeddings + num_unused) - 1
+        draft = generator.get_candidates
+
+        def draft_within_limit(input_ids: torch.LongTensor, **options: Any) -> tuple[torch.Tensor, torch.Tensor | None]:
+            ids, logits = draft(input_ids, **options)
+            num_drafts = max(0, min(ids.shape[1], longest) - input_ids.shape[1])
+            ids = ids[:, : input_ids.shape[1] + num_drafts]
+            return ids, None if logits is None or not num_drafts else logits[:, :num_drafts]
+
+        generator.get_candidates = draft_within_limit
+        return generator

@@ -136,8 +136,7 @@ def find_start_tokens(
     """
     Return whether each text begins with the start token, a tensor (batch,), and store the result in the cache.
 
-    `first` (batch,) is the result of [`find_first_tokens`]. If the first token of a text is cached, the stored result
-    of an earlier pass is used.
+    If the first token of a text is cached, the stored result of an earlier pass is used.
     """
     length, index = input_ids.shape[1], first - num_cached
     tokens = input_ids.gather(1, index.clamp(0, length - 1)[:, None])[:, 0]
@@ -162,10 +161,9 @@ def replace_start_row(
     has_start: torch.BoolTensor, first: torch.LongTensor, is_visible: torch.BoolTensor | None
 ) -> tuple[int, torch.LongTensor | None]:
     """
-    Return the number of start rows to add, and the slot (batch,) of the start token of each text, which is hidden.
+    Return the number of start rows to add, and the hidden slot (batch,) of start tokens; -1 or None if there is none.
 
     If every text begins with a start token in the first column, these tokens are visible, and no start row is added.
-    The hidden slot is -1 in texts without a start token. It is None if no slot is hidden.
     """
     if not is_readable(has_start):
         return 1, torch.where(has_start, first, -1)
@@ -220,10 +218,9 @@ def warn_if_started(config: AOGPTConfig, tokens: torch.LongTensor) -> None:
 
 def find_rows_beyond(model: PreTrainedModel, targets: torch.LongTensor, last: int | None) -> torch.BoolTensor | None:
     """
-    Return whether each row predicts a position that the model lacks, a tensor (batch, n); None if no row does.
+    Return whether each row predicts a position that the model lacks; None if no row does, or in training.
 
-    `targets` (batch, n) are the target positions of the rows, and `last` is at least the largest position of a token,
-    or None if it is unknown. In training, always return None.
+    `targets` (batch, n) are the target positions of the rows, and `last` is an upper bound of positions, if known.
     """
     most = model.config.max_position_embeddings
     if model.training or (last is not None and last + 1 < most):

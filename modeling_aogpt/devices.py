@@ -39,10 +39,9 @@ def draw_uniform(
     *size: int, generator: torch.Generator | None = None, device: torch.device | str | None = None
 ) -> torch.Tensor:
     """
-    Draw float64 numbers uniformly from [0, 1), and move them to `device`.
+    Draw float64 numbers uniformly from [0, 1), on the device of `generator` or the CPU, and move them to `device`.
 
-    The numbers are drawn on the device of `generator`, or on the CPU without a generator. The same seed
-    of a CPU generator therefore gives the same orders and tokens on every device.
+    The same seed of a CPU generator therefore gives the same orders and tokens on every device.
     """
     check_generator(generator)
     draw_device = "cpu" if generator is None else generator.device

@@ -298,8 +298,13 @@ class AnyOrderInfillingMixin:
     ) -> LengthSearch:
         """Return the search for lengths with which the text fits into the model and into `padded_length`."""
         num_gaps, num_tokens = len(segments) - 1, sum(map(len, segments)) - self._num_starts(segments)
-        per_gap = [lengths] * num_gaps if all(map(is_integer, lengths)) else lengths
-        if len(per_gap) != num_gaps or not all(isinstance(values, list) and values for values in per_gap):
+        is_list = isinstance(lengths, list)
+        per_gap = [lengths] * num_gaps if is_list and all(map(is_integer, lengths)) else lengths
+        if (
+            not is_list
+            or len(per_gap) != num_gaps
+            or not all(isinstance(values, list) and values for values in per_gap)
+        ):
             raise ValueError(
                 f"`lengths` must be a list of numbers of tokens, or one such list for each gap (here {num_gaps}), but "
                 f"is {lengths!r}."
@@ -388,16 +393,11 @@ class AnyOrderInfillingMixin:
         return [samples[number, :, : len(text)] for number, text in enumerate(texts)]
 
 
-def list_lengths(lengths: object) -> list:
+def list_lengths(lengths: object) -> object:
     """Return lists instead of other iterables of lengths, such as ranges, sets and tensors."""
-    if isinstance(lengths, torch.Tensor):
-        lengths = lengths.tolist()
-    if not isinstance(lengths, Iterable) or isinstance(lengths, str):
-        raise ValueError(
-            f"`lengths` must be a list of numbers of tokens, or one such list for each gap, but is {lengths!r}."
-        )
-    values = (value.tolist() if isinstance(value, torch.Tensor) else value for value in lengths)
-    return [list(value) if isinstance(value, Iterable) else value for value in values]
+    lengths = lengths.tolist() if isinstance(lengths, torch.Tensor) else lengths
+    is_iterable = isinstance(lengths, Iterable) and not isinstance(lengths, str)
+    return [list_lengths(value) for value in lengths] if is_iterable else lengths
 
 
 # ------------------------------------------------------------------------------------------------------------- encoding

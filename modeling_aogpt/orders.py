@@ -272,15 +272,11 @@ def step_rows(
 
     The first rows form a chain, in which row r predicts rank r. The chain contains the tokens, and predicts the first
     rank of each step. Each other rank of a step is predicted by a parallel query after the chain, which contains the
-    last token before the step. There are fewer than 2 n rows.
-
-    `ids`, `positions` and `steps` (batch, n) are indexed by rank. `steps` is the step that generated each rank, or -1
-    for ranks that are not predicted. Before the last generated rank, it must not decrease.
+    last token before the step. `steps` (batch, n), by rank, is -1 at ranks that are not predicted.
 
     Returns:
-        The rows in the format of [`make_rows`], their attention mask (batch, 1, rows, rows) or None if attention is
-        causal, the rank that each row predicts (batch, rows), and a boolean tensor (batch, rows), which is True at one
-        row for each generated rank.
+        The rows in the format of [`make_rows`], their attention mask or None if attention is causal, the rank that each
+        row predicts, and a boolean tensor (batch, rows), which is True at one row for each generated rank.
     """
     ranks = torch.arange(steps.shape[1], device=steps.device).expand_as(steps)
     is_generated = steps >= 0

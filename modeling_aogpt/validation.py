@@ -168,9 +168,7 @@ def start_mask(
     """
     Return a boolean tensor (batch, n) that is True where a sequence begins with the model's start token.
 
-    Padding, where `attention_mask` is 0, is skipped. The model adds a start row to each sequence, with the embedding of
-    `config.start_token_id`. A start token at the beginning of a sequence stands for this row, so it is not text. A
-    start token after other tokens is text.
+    This token stands for the start row, which the model adds to each sequence, so it is not text.
     """
     is_token = torch.ones_like(input_ids, dtype=torch.bool) if attention_mask is None else attention_mask != 0
     if config.start_token_id is None:
@@ -185,8 +183,7 @@ def token_mask(
     """
     Return a boolean tensor (batch, n) that is True at tokens of text.
 
-    It is False at padding, where `attention_mask` is 0, and at the start token of a sequence (see [`start_mask`]),
-    which is treated like padding: it has no position, is last in every order, and no token attends to it.
+    It is False at padding and at the start token of a sequence (see [`start_mask`]), which is treated like padding.
     """
     is_token = torch.ones_like(input_ids, dtype=torch.bool) if attention_mask is None else attention_mask != 0
     if config.start_token_id is None:
@@ -195,12 +192,7 @@ def token_mask(
 
 
 def should_validate(model: PreTrainedModel, values: torch.Tensor) -> bool:
-    """
-    Return whether to check the values of a tensor.
-
-    These checks are skipped if the values cannot be read (see [`is_readable`]). They are also skipped in training on
-    accelerators, because the CPU would have to wait for the accelerator.
-    """
+    """Return whether to check the values of a tensor. In training, the CPU would have to wait for an accelerator."""
     return is_readable(values) and (values.is_cpu or not model.training)
 
 
@@ -257,12 +249,7 @@ def prepare_input_ids(
     attention_mask: torch.Tensor | None = None,
     allow_mask: bool = False,
 ) -> torch.LongTensor:
-    """
-    Check `input_ids` (batch, n), and return them as int64 with 0 at padding.
-
-    The ids must stand for text. With `allow_mask=True`, they may also be the mask id. Sequences must not be longer than
-    the model allows.
-    """
+    """Check that `input_ids` (batch, n) are ids of text, or with `allow_mask` masks; return int64, 0 at padding."""
     check_batch("input_ids", input_ids)
     if attention_mask is not None:
         check_aligned("attention_mask", attention_mask, input_ids)
@@ -282,11 +269,7 @@ def prepare_labels(
     input_ids: torch.LongTensor,
     attention_mask: torch.Tensor | None = None,
 ) -> torch.LongTensor:
-    """
-    Check that `labels` (batch, n) are ids of text or -100, and return them as int64.
-
-    The result is -100 at padding and at the start token of a sequence (see [`start_mask`]).
-    """
+    """Check that `labels` (batch, n) are ids of text or -100; return int64, -100 at padding and start tokens."""
     check_batch("labels", labels)
     check_aligned("labels", labels, input_ids)
     labels = labels.long()
@@ -319,11 +302,9 @@ def prepare_targets(
     attention_mask: torch.Tensor | None,
 ) -> tuple[torch.BoolTensor, torch.BoolTensor]:
     """
-    Check `targets` and `context`, and return them as two boolean tensors (batch, n).
+    Check `targets` and `context` (by default, all other tokens), and return them as two boolean tensors (batch, n).
 
-    `targets` selects the positions to score, and `context` the positions that are given. By default, all tokens that
-    are not targets are context. A sequence without targets gets no context. A start token (see [`start_mask`]) is
-    neither, because the start row always stands for it.
+    A sequence without targets gets no context. A start token (see [`start_mask`]) is neither.
     """
     check_batch("input_ids", input_ids)
     check_aligned("targets", targets, input_ids)

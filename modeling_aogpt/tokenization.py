@@ -115,11 +115,13 @@ def include_space_in_mask(tokenizer: PreTrainedTokenizerBase) -> PreTrainedToken
     elif words.get("type") == "ByteLevel" and words["add_prefix_space"]:
         words["add_prefix_space"] = False
         steps.append(_replace_start(mask, " ", unless=" "))
-    changed = type(backend).from_str(json.dumps(state | {"normalizer": {"type": "Sequence", "normalizers": steps}}))
-    backend.normalizer, backend.pre_tokenizer = changed.normalizer, changed.pre_tokenizer
-    tokenizer.add_special_tokens({"mask_token": AddedToken(mask, special=True, normalized=True)})
-    if type(tokenizer) is PreTrainedTokenizerFast:
-        return tokenizer
+    # The library keeps old options of a token that is added again, so the options are changed here.
+    tokens = [
+        token | {"lstrip": False, "rstrip": False, "normalized": True} if token["content"] == mask else token
+        for token in state["added_tokens"]
+    ]
+    state |= {"normalizer": {"type": "Sequence", "normalizers": steps}, "added_tokens": tokens}
+    backend = type(backend).from_str(json.dumps(state))
     settings = tokenizer.special_tokens_map | {name: getattr(tokenizer, name) for name in SETTINGS}
     return PreTrainedTokenizerFast(tokenizer_object=backend, **settings)
 

@@ -204,7 +204,7 @@ def test_a_home_folder_is_expanded(lines: Path, tmp_path: Path, monkeypatch: pyt
 def test_the_cause_of_an_error_is_reported(tmp_path: Path, lines: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("a", "b"):
         (tmp_path / f"{name}.jsonl").write_text(json.dumps({"text": "one", name: 1}))
-    with pytest.raises(ValueError, match="column names don't match"):
+    with pytest.raises(ValueError, match="column"):
         documents(tmp_path / "*.jsonl")
 
     def fail(*arguments: object, **options: object) -> None:

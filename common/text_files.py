@@ -7,6 +7,7 @@ import hashlib
 import json
 import logging
 import os
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -17,6 +18,7 @@ from datasets import Dataset, Features, IterableDataset, Value, load_dataset
 from fsspec.core import OpenFile, get_compression
 from fsspec.implementations.local import LocalFileSystem
 
+from common.caching import versioned
 from common.examples import find_example_columns, make_examples
 from common.files import hash_file
 
@@ -27,6 +29,7 @@ COMPRESSED = (".xz", ".gz", ".bz2", ".zst")
 KINDS = {".json": "json", ".jsonl": "json", ".ndjson": "json", ".csv": "csv", ".tsv": "tsv", ".parquet": "parquet"}
 # A name that ends with one of these suffixes is that of a file.
 FILE_SUFFIXES = (".txt", ".text", ".md", ".py", ".raw", ".tokens", *KINDS, *COMPRESSED)
+BLANK_LINES = re.compile(r"^\s*(?:\n|\Z)", re.MULTILINE)
 
 
 def find_files(patterns: Sequence[str]) -> list[str]:
@@ -95,6 +98,7 @@ def _load(
         options = {"sample_by": sample_by, "encoding": "utf-8-sig", "features": Features({"text": Value("string")})}
     elif kind in ("csv", "tsv"):  # by default, "NA" would be null, and "12" a number
         separator = "\t" if kind == "tsv" else ","
+        _check_first_rows(files, separator)
         columns = pandas.read_csv(files[0], sep=separator, nrows=0).columns
         features = Features(dict.fromkeys(columns, Value("string")))
         options, kind = {"sep": separator, "keep_default_na": False, "features": features}, "csv"
@@ -102,7 +106,26 @@ def _load(
         # `datasets` identifies files in its cache by their names and times, which can be those of other contents.
         options |= {"num_proc": num_proc, "name": f"default-{_hash_all(files)}"}
     data_files = [glob.escape(file) for file in files]  # `load_dataset` treats names as patterns
-    return load_dataset(kind, data_files=data_files, split="train", streaming=streaming, **options)
+    loaded = load_dataset(kind, data_files=data_files, split="train", streaming=streaming, **options)
+    if sample_by == "paragraph":  # `datasets` splits at "\n\n", and would leave other blank lines in the paragraphs
+        split = versioned(_split_paragraphs)
+        loaded = loaded.map(split, batched=True, input_columns="text", features=options["features"])
+    return loaded
+
+
+def _split_paragraphs(texts: list[str]) -> dict[str, list[str]]:
+    """Split texts at blank lines, which may contain whitespace."""
+    return {"text": [part.removesuffix("\n") for text in texts for part in BLANK_LINES.split(text) if part]}
+
+
+def _check_first_rows(files: Sequence[str], separator: str) -> None:
+    """Raise a `ValueError` if a first row has more fields than the header. `pandas` would shift its fields by one."""
+    for file in files:
+        if not isinstance(pandas.read_csv(file, sep=separator, nrows=1).index, pandas.RangeIndex):
+            raise ValueError(
+                f"The first row of {file} has more fields than the header. Put quotes around texts that contain "
+                f"{separator!r}."
+            )
 
 
 def _find_odd_row(files: list[str]) -> str:

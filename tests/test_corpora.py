@@ -141,7 +141,7 @@ def test_a_byte_order_mark_is_not_text(name: str, tmp_path: Path) -> None:
     ("sample_by", "texts"),
     [
         ("line", ["", "one", "  two", "", " ", "", "three\f", "", "four "]),
-        ("paragraph", ["\none\n  two", " ", "three\f", "four \n"]),
+        ("paragraph", ["one\n  two", "three\f", "four "]),
         ("document", ["\none\n  two\n\n \n\nthree\f\n\nfour \n"]),
     ],
 )
@@ -319,6 +319,7 @@ def test_wrong_arguments_are_errors(lines: Path, tmp_path: Path) -> None:
     (tmp_path / "broken.jsonl").write_text('{"text": \n')
     (tmp_path / "one.jsonl").write_text('{"body": "a", "number": 1}\n')
     (tmp_path / "one.csv").write_text("text\na\n")
+    (tmp_path / "comma.csv").write_text("text\nHello, world\n")
     (tmp_path / "one.tsv").write_text("text\na\n")
     (tmp_path / "one.txt").write_text("a\n")
     cases: list[tuple[str, list[str], dict]] = [
@@ -330,6 +331,7 @@ def test_wrong_arguments_are_errors(lines: Path, tmp_path: Path) -> None:
         ("cannot be read as json", ["broken.jsonl"], {}),
         ("no column 'text'.*: body, number", ["one.jsonl"], {}),
         ("'number' must hold text, but holds .*int64", ["one.jsonl"], {"text_column": "number"}),
+        ("comma.csv has more fields than the header", ["comma.csv"], {}),
         ("several kinds", ["one.jsonl", "one.txt"], {}),
         ("several kinds", ["one.csv", "one.tsv"], {}),
         ("'unicode-names' cannot be combined with .*one.txt", ["unicode-names", "one.txt"], {}),

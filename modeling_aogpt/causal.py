@@ -27,8 +27,8 @@ from .validation import check_integer_dtype, check_tensor, prepare_input_ids, sh
 # Name of the cache in the outputs of models, and in the arguments that `generate` of Transformers passes to models.
 # Transformers 5.24 renamed it from `past_key_values` to `cache`.
 CACHE_NAME = "cache" if "cache" in CausalLMOutputWithPast.__dataclass_fields__ else "past_key_values"
-# Attribute of caches: a boolean tensor (batch,), True if the cached text begins with the model's start token.
-HAS_START_NAME = "_aogpt_has_start"
+# Attribute of caches: the column (batch,) of the start token of each text, or -1 if a text begins without one.
+STARTS_NAME = "_aogpt_starts"
 
 logger = logging.get_logger(__name__)
 
@@ -79,22 +79,23 @@ def prepare_causal_inputs(
     input_ids = prepare_input_ids(model, input_ids, None if is_token is None else is_token[:, -length:])
     num_slots = length if cache is None else cache.get_mask_sizes(length, 0)[0]
     columns = num_cached + torch.arange(length, device=input_ids.device)
-    first = has_start = is_start = hidden = None
+    first = starts = is_start = hidden = None
     num_added = 1  # start rows
     if attention_mask is not None or config.start_token_id is not None:
         first = find_first_tokens(is_token, is_visible, len(input_ids), num_slots, input_ids.device)
     if config.start_token_id is not None:
-        has_start = find_start_tokens(config.start_token_id, input_ids, first, num_cached, cache)
-        is_start = has_start[:, None] & (columns == first[:, None])
-        num_added, hidden = replace_start_row(has_start, first, is_visible)
+        starts = find_start_tokens(config.start_token_id, input_ids, first, num_cached, cache)
+        is_start = columns == starts[:, None]
+        num_added, hidden = replace_start_row(starts, first, is_visible)
     elif not model.training and isinstance(num_cached, int) and num_cached == 0 and is_readable(input_ids):
         warn_if_started(config, input_ids[:, 0] if first is None else input_ids[columns == first[:, None]])
-    positions, last = prepare_positions(model, input_ids, position_ids, is_token, num_cached, has_start, is_start)
+    positions, last = prepare_positions(model, input_ids, position_ids, is_token, num_cached, starts, is_start)
     if position_ids is not None and attention_mask is None:
         check_not_packed(positions)
     if first is not None:  # rows before the text are start rows
-        first_text = first if has_start is None else first + has_start
-        positions = torch.where(columns < first_text[:, None], -1, positions)
+        is_before = columns < first[:, None]
+        is_before = is_before if is_start is None else is_before | is_start
+        positions = torch.where(is_before, -1, positions)
     mask = prepare_mask(is_token, is_visible, hidden, num_added, length, num_slots, num_cached, input_ids.device)
     targets, is_beyond = positions.expand_as(input_ids) + 1, None
     if config.target_injection != "none":
@@ -132,62 +133,62 @@ def find_start_tokens(
     first: torch.LongTensor,
     num_cached: int | torch.Tensor,
     cache: Cache | None,
-) -> torch.BoolTensor:
+) -> torch.LongTensor:
     """
-    Return whether each text begins with the start token, a tensor (batch,), and store the result in the cache.
+    Return the column (batch,) of the start token of each text, or -1, and store the result in the cache.
 
     If the first token of a text is cached, the stored result of an earlier pass is used.
     """
     length, index = input_ids.shape[1], first - num_cached
     tokens = input_ids.gather(1, index.clamp(0, length - 1)[:, None])[:, 0]
-    has_start = (index >= 0) & (index < length) & (tokens == start_token_id)
+    starts = torch.where((index >= 0) & (index < length) & (tokens == start_token_id), first, -1)
     if cache is None:
-        return has_start
+        return starts
     known = None
     if isinstance(num_cached, torch.Tensor) or num_cached > 0:
-        known = check_known_starts(getattr(cache, HAS_START_NAME, None), num_cached, len(input_ids))
+        known = check_known_starts(getattr(cache, STARTS_NAME, None), num_cached, len(input_ids))
     if known is not None:
-        has_start = torch.where(index < 0, known.to(first.device), has_start)
+        starts = torch.where(index < 0, known.to(first.device), starts)
     if known is not None and cache.is_compileable:
-        known.copy_(has_start)  # compiled passes must not replace tensors of a cache
+        known.copy_(starts)  # compiled passes must not replace tensors of a cache
     else:
         if cache.is_compileable and not torch.compiler.is_compiling():
-            torch._dynamo.mark_static_address(has_start)  # for CUDA graphs, as in the caches of Transformers
-        setattr(cache, HAS_START_NAME, has_start)
-    return has_start
+            torch._dynamo.mark_static_address(starts)  # for CUDA graphs, as in the caches of Transformers
+        setattr(cache, STARTS_NAME, starts)
+    return starts
 
 
 def replace_start_row(
-    has_start: torch.BoolTensor, first: torch.LongTensor, is_visible: torch.BoolTensor | None
+    starts: torch.LongTensor, first: torch.LongTensor, is_visible: torch.BoolTensor | None
 ) -> tuple[int, torch.LongTensor | None]:
     """
     Return the number of start rows to add, and the hidden slot (batch,) of start tokens; -1 or None if there is none.
 
     If every text begins with a start token in the first column, these tokens are visible, and no start row is added.
     """
-    if not is_readable(has_start):
-        return 1, torch.where(has_start, first, -1)
-    replaces_all, is_any = torch.stack(((has_start & (first == 0)).all(), has_start.any())).tolist()
+    if not is_readable(starts):
+        return 1, starts
+    replaces_all, is_any = torch.stack((((starts == 0) & (first == 0)).all(), (starts >= 0).any())).tolist()
     if replaces_all and is_visible is None:
         return 0, None
-    return 1, torch.where(has_start, first, -1) if is_any else None
+    return 1, starts if is_any else None
 
 
 def begins_with_start(
     config: AOGPTConfig, input_ids: torch.LongTensor, attention_mask: torch.Tensor | None, cache: Cache | None
 ) -> torch.BoolTensor:
     """Return whether each text of a generation begins with the start token, a tensor (batch,)."""
-    known = getattr(cache, HAS_START_NAME, None)
+    known = getattr(cache, STARTS_NAME, None)
     if known is not None and cache.get_seq_length() > 0:
-        return known
+        return known >= 0
     is_whole = attention_mask is not None and attention_mask.shape == input_ids.shape
     return start_mask(config, input_ids, attention_mask if is_whole else None).any(dim=1)
 
 
 def check_known_starts(
-    known: torch.BoolTensor | None, num_cached: int | torch.Tensor, batch_size: int
-) -> torch.BoolTensor | None:
-    """Return which cached texts begin with a start token (batch,), or None if the cache must be empty."""
+    known: torch.LongTensor | None, num_cached: int | torch.Tensor, batch_size: int
+) -> torch.LongTensor | None:
+    """Return the columns (batch,) of the start tokens of cached texts, or None if the cache must be empty."""
     if known is None and (not isinstance(num_cached, torch.Tensor) or (is_readable(num_cached) and num_cached > 0)):
         raise ValueError(
             "`cache` was not filled by `forward` of an AOGPTForCausalLM, so it is unknown whether the cached texts "
@@ -200,7 +201,7 @@ def check_known_starts(
             f"`cache` was filled with {len(known)} texts, only some of which begin with the start token, but "
             f"`input_ids` has {batch_size} sequences. Remove the start token from all texts, or fill a new cache."
         )
-    return known[:1].expand(batch_size)
+    return known[:1].repeat(batch_size)
 
 
 def warn_if_started(config: AOGPTConfig, tokens: torch.LongTensor) -> None:
@@ -296,7 +297,7 @@ def prepare_positions(
     position_ids: torch.LongTensor | None,
     is_token: torch.BoolTensor | None,
     num_cached: int | torch.Tensor,
-    has_start: torch.BoolTensor | None,
+    starts: torch.LongTensor | None,
     is_start: torch.BoolTensor | None,
 ) -> tuple[torch.LongTensor, int | None]:
     """
@@ -315,8 +316,11 @@ def prepare_positions(
     else:
         positions = num_cached + torch.arange(length, device=input_ids.device)[None]
     lowest = -1
-    if has_start is not None:
-        positions, lowest = positions - has_start[:, None].long(), -2
+    if starts is not None:
+        is_counted, lowest = starts >= 0, -2
+        if position_ids is None and is_token is not None:  # a mask of a later pass may hide the start token
+            is_counted &= is_token.gather(1, starts.clamp(min=0)[:, None])[:, 0]
+        positions = positions - is_counted[:, None].long()
     if should_validate(model, positions):
         is_wrong = positions.new_zeros(()) if is_start is None else (is_start & (positions != -1)).any().long()
         least, last, is_wrong = torch.stack((*positions.aminmax(), is_wrong)).tolist()  # waits for an accelerator once

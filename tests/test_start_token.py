@@ -162,6 +162,14 @@ def test_the_causal_view_reads_the_start_token_as_the_start_row(
                 assert_close(logits[row, column.start - 1], first[row])  # start token, or padding before the text
     cache.reset()
     assert_close(causal(text[:, :5], cache=cache).logits, plain[:, :5])
+    # The mask of a later pass hides the first tokens.
+    hides, results = torch.tensor([[0] * 3 + [1] * 3]).expand(3, 6), []
+    for inputs, keep in ((text, hides), (add_start(text), torch.nn.functional.pad(hides, (1, 0)))):
+        cache.reset()
+        causal(inputs[:, : keep.shape[1] - 1], cache=cache)
+        last = inputs[:, keep.shape[1] - 1 : keep.shape[1]]
+        results.append(causal(last, attention_mask=keep, cache=cache).logits)
+    assert_close(results[0], results[1])
 
 
 def test_texts_in_a_cache_are_known_or_refused(any_order: AOGPTForAnyOrderLM, text: torch.LongTensor) -> None:
@@ -268,6 +276,15 @@ def test_infill_reads_the_start_token_as_the_start_row(any_order: AOGPTForAnyOrd
     assert padded.sequences.shape == (1, LENGTH + 1)
     with pytest.raises(ValueError, match="no text around the gap"):
         any_order.infill(torch.tensor([START, MASK]), lengths=[1])
+
+
+def test_infill_puts_no_start_token_into_a_gap() -> None:
+    """At the beginning of a text, it would not be scored."""
+    model = random_model(start_token_id=3)
+    with torch.no_grad():
+        model.lm_head.bias[3] += 30.0
+    output = model.infill(torch.tensor([11, 7, 2, 11, 5]), lengths=[1, 2])
+    assert 3 not in output.sequences
 
 
 def start_tokenizer() -> PreTrainedTokenizerFast:

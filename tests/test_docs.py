@@ -13,6 +13,7 @@ import pytest
 import torch
 from transformers import GPT2Config
 
+from aogpt.cli import make_parser
 from common.commands import Parser
 from common.corpora import unicode_names
 from common.tokenizers import train_tokenizer, vocabulary_arguments
@@ -193,6 +194,13 @@ def test_other_commands_parse(script: str, arguments: type, positional: str | No
         if positional is not None:
             parser.add_argument("model", nargs=positional)
         parser.parse(line)
+
+
+def test_commands_of_the_package_parse() -> None:
+    lines = [line[1:] for line in find_commands() if line[0] == "aogpt"]
+    assert {line[0] for line in lines} == {"generate", "infill", "score", "convert", "serve"}
+    for line in lines:
+        make_parser().parse_args(line[: line.index("<")] if "<" in line else line)
 
 
 # --------------------------------------------------------------------------------------------- links and other names

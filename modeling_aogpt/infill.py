@@ -437,7 +437,7 @@ def encode_between_masks(text: str, tokenizer: PreTrainedTokenizerBase) -> list[
         ValueError: If the tokenizer has no tokens for a part.
     """
     parts = text.split(tokenizer.mask_token)
-    if words_include_space(tokenizer):
+    if any(part.endswith(" ") for part in parts[:-1]) and words_include_space(tokenizer):  # reads the vocabulary
         parts[:-1] = (part.removesuffix(" ") for part in parts[:-1])
     segments = [_encode(parts[0], tokenizer), *(_encode_after("", part, tokenizer) for part in parts[1:])]
     _check_decoding(_join(segments, tokenizer), text, tokenizer)

@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -13,7 +14,7 @@ from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 from transformers.utils import cached_file, extract_commit_hash
 
 from common.files import atomic_folder, hash_file
-from modeling_aogpt.loading import Model
+from modeling_aogpt.loading import ADAPTER, Model, find_base, load_model, restore_generation_config
 
 
 def find_model(name_or_path: str | Path) -> str:
@@ -24,7 +25,7 @@ def find_model(name_or_path: str | Path) -> str:
     """
     folder = Path(name_or_path).expanduser()
     for path in (folder, folder / "model"):
-        if (path / "config.json").exists():
+        if (path / "config.json").exists() or (path / ADAPTER).exists():
             return str(path)
     if folder.is_file() or (folder / "tokenizer").is_dir():
         problem = "is a file" if folder.is_file() else "is a run that is not finished, so it has no model"
@@ -35,10 +36,23 @@ def find_model(name_or_path: str | Path) -> str:
     return str(name_or_path)
 
 
+def load_merged(name_or_path: str | Path, **options: Any) -> Model:
+    """Load a model as `load_model` does, and add a LoRA adapter, if it is one, to the weights of its base model."""
+    if (base := find_base(name_or_path)) is None:
+        return load_model(name_or_path, **options)
+    from peft import PeftModel  # needed only for adapters
+
+    model = PeftModel.from_pretrained(load_model(base, **options), name_or_path).merge_and_unload().eval()
+    restore_generation_config(model, name_or_path)
+    return model
+
+
 def save_model(model: Model, tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
     """Write a model, its tokenizer and its code to a folder atomically. `AutoModel.from_pretrained` can load it."""
     with atomic_folder(folder) as temporary:
         model.save_pretrained(temporary)
+        if (temporary / ADAPTER).exists():  # PEFT does not save the generation settings
+            model.generation_config.save_pretrained(temporary)
         tokenizer.model_max_length = model.config.max_position_embeddings
         tokenizer.save_pretrained(temporary)
 

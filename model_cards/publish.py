@@ -31,7 +31,7 @@ from transformers import PreTrainedTokenizerBase
 from common.commands import Parser, one_line_errors, option
 from common.corpora import BUILT_IN
 from common.files import atomic_folder, check_empty_folder
-from common.models import identity_of_weights
+from common.models import identity_of_weights, load_merged
 from common.results import read_finished_run, settings_of_run
 from model_cards.card import read_facts, render_card
 from model_cards.measurements import (
@@ -46,7 +46,7 @@ from model_cards.measurements import (
     select_hyperparameters,
 )
 from modeling_aogpt import AOGPTConfig, MDMEncoderConfig
-from modeling_aogpt.loading import Model, load_model
+from modeling_aogpt.loading import Model, find_base
 from modeling_aogpt.tokenization import load_matching_tokenizer
 
 ROOT = Path(__file__).parents[1]
@@ -213,12 +213,16 @@ def _with_run_facts(facts: dict[str, Any], card: str, run: Path, results: dict[s
 
 
 def load_local(folder: Path) -> Model:
-    """Load a model from a folder, with the code of this package. Only safetensors weights are accepted."""
-    if not (folder / "config.json").is_file():
+    """
+    Load a model from a folder, with the code of this package. Only safetensors weights are accepted.
+
+    A LoRA adapter is merged into its base model, so that users need neither PEFT nor the base model.
+    """
+    if not (folder / "config.json").is_file() and find_base(folder) is None:
         raise ValueError(
             f"{folder} is neither a finished run nor a model folder, because it has no config.json. Check the path."
         )
-    return load_model(folder, use_safetensors=True)
+    return load_merged(folder, use_safetensors=True)
 
 
 @torch.no_grad()

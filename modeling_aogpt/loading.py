@@ -7,19 +7,31 @@ from typing import Any
 
 from safetensors import SafetensorError
 from transformers import AutoConfig, AutoModel, PreTrainedConfig, PreTrainedModel
+from transformers.utils import GENERATION_CONFIG_NAME
 
 from .configuration_aogpt import AOGPTConfig
-from .conversion import read_index
+from .conversion import read_index, read_json
 from .modeling_aogpt import AOGPTForAnyOrderLM
 from .modeling_mdm_encoder import MDMEncoderForMaskedLM
 
+ADAPTER = "adapter_config.json"  # in the folder of a LoRA adapter
 Model = AOGPTForAnyOrderLM | MDMEncoderForMaskedLM
 
 
+def find_base(name_or_path: str | Path) -> str | None:
+    """Return the name of the base model of a LoRA adapter in a folder, or None if `name_or_path` is no such folder."""
+    path = Path(name_or_path) / ADAPTER
+    return read_json(path)["base_model_name_or_path"] if path.exists() else None
+
+
 def read_any_config(name_or_path: str | Path, **options: Any) -> PreTrainedConfig:
-    """Return the configuration of a model. Raise a `ValueError` if there is none, or if it needs code of its own."""
+    """
+    Return the configuration of a model or, for a LoRA adapter, of its base model.
+
+    Raise a `ValueError` if there is none, or if it needs code of its own.
+    """
     try:
-        return AutoConfig.from_pretrained(name_or_path, trust_remote_code=False, **options)
+        return AutoConfig.from_pretrained(find_base(name_or_path) or name_or_path, trust_remote_code=False, **options)
     except OSError as error:
         raise ValueError(f"There is no model {str(name_or_path)!r}. Check the name. (Cause: {error})") from error
     except ValueError as error:
@@ -69,6 +81,7 @@ def load_pretrained(model_class: Any, name_or_path: str | Path, **options: Any) 
         raise ValueError(
             f"The weights in {name_or_path} do not match the shapes in its config.json. Copy the model again."
         ) from error
+    restore_generation_config(model, name_or_path)
     if not isinstance(model.config, AOGPTConfig):
         del report["unexpected_keys"]
     # Long lists are shortened: the message has the number of keys of each kind, and the first three.
@@ -83,3 +96,9 @@ def load_model(name_or_path: str | Path, **options: Any) -> Model:
     """Load a decoder or encoder in evaluation mode. Code in the model folder is ignored; this package is used."""
     read_config(name_or_path)
     return load_pretrained(AutoModel, name_or_path, **options).eval()
+
+
+def restore_generation_config(model: PreTrainedModel, name_or_path: str | Path) -> None:
+    """Set the generation settings that are saved beside an adapter, instead of those of its base model."""
+    if find_base(name_or_path) is not None and (Path(name_or_path) / GENERATION_CONFIG_NAME).exists():
+        model.generation_config = type(model.generation_config).from_pretrained(name_or_path)

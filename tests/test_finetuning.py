@@ -4,21 +4,32 @@
 
 import json
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from datasets import Dataset
-from transformers import PreTrainedTokenizerBase
+from peft import PeftConfig, PeftModel
+from safetensors.torch import load_file
+from transformers import AutoModel, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerBase
 
 from common.data import Data, load_data
 from common.data_arguments import DataArguments
 from common.examples import encode_example, format_example
+from common.models import find_model, load_merged
 from common.tokenizers import train_tokenizer, vocabulary_arguments
+from model_cards.publish import PublishArguments, stage
 from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM, DataCollatorForAnyOrderLM
 from modeling_aogpt.infill import encode_between_masks
+from modeling_aogpt.loading import load_model
+from tests.killed_runs import Trainer, find_differences, find_wrong_losses, run_with_kills
 from tests.training_runs import results, train
+from training.checkpoints import checkpoints_in
+from training.conversion.causal_lm import convert
+from training.conversion.export_causal_lm import export
+from training.export_checkpoint import main as export_checkpoint
 
 TEXT = "the user says hello and the assistant answers in a few words, then the user asks again about 12 cats\n"
 MARKED = (
@@ -48,12 +59,13 @@ def tokenizer() -> PreTrainedTokenizerBase:
 
 @pytest.fixture(scope="module")
 def model_folder(tokenizer: PreTrainedTokenizerBase, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("model")
+    return save_model_folder(tmp_path_factory.mktemp("model"), tokenizer, target_injection="none")
+
+
+def save_model_folder(folder: Path, tokenizer: PreTrainedTokenizerBase, **settings: Any) -> Path:
     torch.manual_seed(0)
     sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "max_position_embeddings": 64}
-    config = AOGPTConfig(
-        **vocabulary_arguments(tokenizer), **sizes, position_encoding="rotary", target_injection="none"
-    )
+    config = AOGPTConfig(**vocabulary_arguments(tokenizer), **sizes, position_encoding="rotary", **settings)
     AOGPTForAnyOrderLM(config).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder
@@ -304,3 +316,123 @@ def test_orders_must_read_the_context_first(
     config = write_recipe(tmp_path, model_folder, rows)
     with pytest.raises(SystemExit, match="orders=gaps_last"):
         train(config, tmp_path / "run", f"--orders={orders}", f"--validation_files={tmp_path / 'validation.jsonl'}")
+
+
+# ------------------------------------------------------------------------------------------------------------ LoRA
+
+LORA = ("--lora_rank=2", "--learning_rate=0.05")
+
+
+def logits(model: Any) -> torch.Tensor:
+    ids = torch.arange(8)[None]
+    return model.eval()(ids, orders=torch.tensor([[3, 1, 0, 7, 2, 6, 5, 4]])).logits
+
+
+def test_lora_trains_an_adapter(model_folder: Path, tmp_path: Path, datasets_cache: None) -> None:
+    config = write_recipe(tmp_path, model_folder, ROWS)
+    train(config, tmp_path / "run", *LORA, "--max_steps=30", "--logging_steps=5")
+    state = load_file(checkpoints_in(tmp_path / "run")[-1])
+    assert {name.partition(".")[0] for name in state} == {
+        "weights",
+        "average",
+        "exp_avg",
+        "exp_avg_sq",
+        "step",
+        "losses",
+    }
+    assert all("lora_" in name for name in state if name != "losses")
+    adapter = tmp_path / "run" / "model"
+    assert {"adapter_model.safetensors", "adapter_config.json", "tokenizer.json"} <= {p.name for p in adapter.iterdir()}
+    assert PeftConfig.from_pretrained(adapter).base_model_name_or_path == str(model_folder)
+
+    base = AutoModel.from_pretrained(model_folder)
+    expected = logits(PeftModel.from_pretrained(base, adapter))
+    assert not torch.allclose(expected, logits(AutoModel.from_pretrained(model_folder)), atol=1e-2)
+    torch.testing.assert_close(logits(load_model(find_model(tmp_path / "run"))), expected)
+    torch.testing.assert_close(logits(load_merged(adapter)), expected)
+    losses = results(tmp_path / "run")["loss_curve"]["loss"]
+    assert losses[-1] < losses[0]
+    export_checkpoint([str(tmp_path / "run"), str(tmp_path / "again")])
+    torch.testing.assert_close(logits(load_model(tmp_path / "again")), expected)
+
+
+def test_killed_run_with_lora_ends_like_an_uninterrupted_one(
+    model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / "cache"))
+    config = write_recipe(tmp_path, model_folder, ROWS)
+    trainer = Trainer([str(config), *LORA, "--max_steps=30", "--eval_steps=30"])
+    uninterrupted = trainer.attempt(tmp_path / "uninterrupted")
+    attempts = run_with_kills(trainer, tmp_path / "killed", kills=2, num_steps=30, seed=0)
+    assert [attempt.killed for attempt in attempts] == [True, True, False]
+    assert find_wrong_losses(uninterrupted.losses, attempts) == []
+    assert find_differences(tmp_path / "uninterrupted", tmp_path / "killed") == []
+    adapters = (load_file(tmp_path / name / "model/adapter_model.safetensors") for name in ("uninterrupted", "killed"))
+    assert all(torch.equal(*pair) for pair in zip(*map(dict.values, adapters), strict=True))
+
+
+def test_the_base_model_must_not_change(model_folder: Path, tmp_path: Path, datasets_cache: None) -> None:
+    shutil.copytree(model_folder, tmp_path / "base")
+    config = write_recipe(tmp_path, tmp_path / "base", ROWS)
+    train(config, tmp_path / "run", *LORA)
+    model = AutoModel.from_pretrained(tmp_path / "base")
+    model.lm_head.weight.data.add_(1.0)
+    model.save_pretrained(tmp_path / "base")
+    (tmp_path / "run" / "results.json").unlink()
+    with pytest.raises(SystemExit, match="init_from"):
+        train(config, tmp_path / "run", *LORA)
+
+
+def test_new_target_injection_is_trained_whole(
+    tmp_path: Path, tokenizer: PreTrainedTokenizerBase, datasets_cache: None
+) -> None:
+    folder = save_model_folder(tmp_path / "base", tokenizer, target_injection="adaln", target_embedding_size=4)
+    train(write_recipe(tmp_path, folder, ROWS), tmp_path / "run", *LORA, "--orders=context_first")
+    adapter = tmp_path / "run" / "model"
+    names = load_file(adapter / "adapter_model.safetensors").keys()
+    assert {"base_model.model.model.target_embeddings.weight", "base_model.model.model.modulation.proj.weight"} < names
+    torch.testing.assert_close(logits(load_model(adapter)), logits(load_merged(adapter)))
+
+
+def test_an_adapter_of_a_converted_model_is_merged_exported_and_published(
+    tmp_path: Path, tokenizer: PreTrainedTokenizerBase, datasets_cache: None
+) -> None:
+    sizes = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+    special = {"bos_token_id": 0, "eos_token_id": 0, "max_position_embeddings": 64}
+    source = LlamaForCausalLM(LlamaConfig(vocab_size=len(tokenizer), **sizes, **special)).bfloat16()
+    source.save_pretrained(tmp_path / "source")
+    tokenizer.save_pretrained(tmp_path / "source")
+    convert(str(tmp_path / "source"), tmp_path / "base")
+    config = write_recipe(tmp_path, tmp_path / "base", ROWS)
+    train(config, tmp_path / "run", *LORA, "--lora_targets", "q_proj", "up_proj")
+    adapter, ids = tmp_path / "run" / "model", torch.arange(1, 9)[None]
+    assert {tensor.dtype for tensor in load_file(adapter / "adapter_model.safetensors").values()} == {torch.float32}
+    assert load_model(adapter, dtype="auto").dtype == torch.bfloat16
+    assert load_model(adapter).generation_config.is_left_to_right  # the answers were, as in the base model
+    train(config, tmp_path / "random", *LORA, "--orders=context_first")
+    assert not load_model(tmp_path / "random" / "model").generation_config.is_left_to_right
+    assert not load_merged(tmp_path / "random" / "model").generation_config.is_left_to_right
+
+    expected = load_merged(adapter, dtype="auto").float()(ids).logits
+    exported = export(str(adapter), tmp_path / "exported").float()
+    start = torch.zeros(1, 1).long()
+    torch.testing.assert_close(exported(torch.cat((start, ids[:, :-1]), 1)).logits, expected, rtol=1e-4, atol=1e-5)
+    stage(tmp_path / "run", "me/model", tmp_path / "repository", PublishArguments(license="mit"))
+    published = AutoModel.from_pretrained(tmp_path / "repository").float()
+    torch.testing.assert_close(published(ids).logits, expected)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--lora_rank=0", "--lora_alpha=3"), "lora_alpha"),
+        (("--lora_rank=2", "--init_from=null"), "init_from"),
+        (("--lora_rank=2", "--lora_targets", "queries"), "lora_targets"),
+    ],
+)
+def test_wrong_settings_of_lora(
+    model_folder: Path, tmp_path: Path, datasets_cache: None, options: tuple[str, ...], message: str
+) -> None:
+    config = write_recipe(tmp_path, model_folder, ROWS)
+    with pytest.raises(SystemExit, match=message):
+        train(config, tmp_path / "run", *options)

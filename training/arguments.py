@@ -37,6 +37,15 @@ class TrainingArguments(Options):
         "Initial model: its folder, the folder of its run, or its Hub name. The run has the architecture of this model "
         "and, by default, its tokenizer and its longest sequence.",
     )
+    lora_rank: int = option(
+        0,
+        "Rank of LoRA, which trains small matrices instead of the weights of `init_from`; 0 trains all weights.",
+        least=0,
+    )
+    lora_alpha: float | None = option(None, "Scale of LoRA times its rank; defaults to twice the rank.", above=0)
+    lora_targets: list[str] = option(
+        [], "Modules to which LoRA is added; defaults to the projections of attention and MLPs."
+    )
     objective: Literal["any_order", "masked_diffusion", "score_entropy"] = option(
         "any_order", "Training loss. A decoder must use any_order; score_entropy requires target_injection=sigma."
     )

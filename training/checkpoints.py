@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from peft import PeftModel
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import nn
@@ -27,7 +28,10 @@ from transformers import AutoConfig, AutoModel
 
 from common.files import atomic_file, free_space, publish_folder, remove_atomically, temporary_path, write_json
 from common.processes import cpu_group
-from modeling_aogpt.loading import Model
+from modeling_aogpt.loading import Model, load_pretrained
+from training.arguments import TrainingArguments
+from training.lora import add_lora, check_base
+from training.optimization import trainable_weights
 from training.sharding import local_part, shard_like
 
 logger = logging.getLogger(__name__)
@@ -199,7 +203,7 @@ def training_state(
 ) -> dict[str, torch.Tensor]:
     """Return the weights, their moving averages and their AdamW states by the names that they have in a checkpoint."""
     tensors = {}
-    for name, weight in model.named_parameters():
+    for name, weight in trainable_weights(model).items():
         state = {"weights": weight.detach(), "average": average[name], **optimizer_state.get(weight, {})}
         tensors |= {f"{key}.{name}": tensor for key, tensor in state.items()}
     return tensors
@@ -210,15 +214,23 @@ def load_state(
     checkpoint: Checkpoint, model: nn.Module, average: dict[str, torch.Tensor], optimizer_state: OptimizerState
 ) -> None:
     """Load the tensors of a checkpoint into the weights, `average` and `optimizer_state`. The sharding may differ."""
-    for name, weight in model.named_parameters():
+    for name, weight in trainable_weights(model).items():
         if f"step.{name}" in checkpoint.names:
             moments = {key: torch.zeros_like(weight.detach()) for key in ("exp_avg", "exp_avg_sq")}
             optimizer_state[weight] = {"step": local_part(weight).new_zeros(()), **moments}
     checkpoint.read(training_state(model, average, optimizer_state))
 
 
-def load_checkpoint_model(checkpoint: Checkpoint, weights: str = "average") -> Model:
+def load_checkpoint_model(checkpoint: Checkpoint, weights: str = "average") -> Model | PeftModel:
     """Return the model of a checkpoint with the moving averages (`"average"`) or the last values (`"weights"`)."""
+    training = TrainingArguments.from_settings(checkpoint.metadata.get("settings", {}))
+    if training.lora_rank:
+        check_base(training, checkpoint.metadata)
+        model = load_pretrained(AutoModel, training.init_from, dtype="auto")
+        model.generation_config = model.generation_config.from_dict(checkpoint.metadata["generation_config"])
+        tuned, names = add_lora(model, training).eval(), trainable_weights(model)
+        checkpoint.read({f"{weights}.{name}": weight.detach() for name, weight in names.items()})
+        return tuned
     config = dict(checkpoint.metadata["config"])
     with torch.device("meta"):
         model = AutoModel.from_config(AutoConfig.for_model(config.pop("model_type"), **config))

@@ -43,6 +43,10 @@ def check_arguments(model: Architecture, data: DataArguments, training: Training
             )
     if data.context_marks is not None and model["architecture"] == "encoder":
         raise ValueError("`context_marks` needs a decoder. Remove it, or set `architecture=decoder`.")
+    if training.lora_rank and training.init_from is None:
+        raise ValueError("`lora_rank` needs an initial model. Set `init_from`, or remove `lora_rank`.")
+    if not training.lora_rank and (training.lora_alpha or training.lora_targets):
+        raise ValueError("`lora_alpha` and `lora_targets` have no effect without `lora_rank`. Set it, or remove them.")
     _check_schedule(training)
     _check_objective(model, training)
     # The configuration checks the architecture. The vocabulary is not known yet, so any `start_token_id` is accepted.

@@ -30,7 +30,8 @@ from modeling_aogpt.tokenization import load_tokenizer
 from training.architecture import Architecture, build_config
 from training.arguments import TrainingArguments, accumulation_steps
 from training.command_line import parse_arguments
-from training.optimization import first_decay_step
+from training.lora import add_lora, frozen_dtype
+from training.optimization import first_decay_step, trainable_weights
 from training.tracking import flops_per_token
 
 ROOT = Path(__file__).parents[1]
@@ -88,15 +89,20 @@ def estimate_run(
     available = gpu.memory if options.gpu_memory is None else options.gpu_memory
     with torch.device("meta"):
         model = AutoModel.from_config(config)
+    num_parameters = model.num_parameters()
+    if training.lora_rank:
+        model.to(frozen_dtype(config))
+        add_lora(model, training)
+    num_trained = sum(weight.numel() for weight in trainable_weights(model).values())
     passes = accumulation_steps(training, num_processes)
     batch_tokens = training.batch_size * data.sequence_length
     step_flops = batch_tokens * flops_per_token(config, data.sequence_length)
     seconds = step_flops / (num_processes * gpu.peak_flops * options.mfu)
     hours = training.max_steps * seconds / 3600
     memory = device_memory(model, batch_tokens // passes // num_processes, training, launch)
-    disk, is_free = disk_space(model.num_parameters(), training)
+    disk, is_free = disk_space(num_trained, training)
     values = {
-        "parameters": f"{model.num_parameters():,}",
+        "parameters": f"{num_parameters:,}" + (f", LoRA trains {num_trained:,}" if training.lora_rank else ""),
         "tokens": f"{training.max_steps * batch_tokens:,} ({batch_tokens:,} per step)",
         "FLOPs": f"{training.max_steps * step_flops:.2e}",
         "machine": f"{num_processes} x {name}, {passes} {'pass' if passes == 1 else 'passes'} per step",
@@ -121,9 +127,9 @@ def find_gpu(name: str | None) -> tuple[str, GPU]:
     return name, GPUS[name]
 
 
-def disk_space(num_parameters: int, training: TrainingArguments) -> tuple[str, bool]:
+def disk_space(num_trained: int, training: TrainingArguments) -> tuple[str, bool]:
     """Describe the disk space of the checkpoints and of the final model. Also return whether this space is free."""
-    checkpoint, final_model = num_parameters * CHECKPOINT_BYTES, num_parameters * 4
+    checkpoint, final_model = num_trained * CHECKPOINT_BYTES, num_trained * 4
     milestones = training.max_steps // (training.keep_every or training.max_steps + 1)
     milestones += first_decay_step(training) is not None
     kept = training.save_total_limit + 1 + milestones  # an old checkpoint is removed after the new one is written
@@ -155,9 +161,11 @@ def device_memory(model: Model, num_tokens: int, training: TrainingArguments, la
     With torch.compile, the peak is often lower; with fragmentation, it is higher.
 
     `num_tokens` is the number of tokens of a forward pass. In evaluations with sharded weights, each GPU has all
-    weights in the precision of training.
+    weights in the precision of training. With LoRA, frozen weights have no gradients and no optimizer state.
     """
-    config, num_parameters = model.config, model.num_parameters()
+    config = model.config
+    num_parameters = sum(weight.numel() for weight in trainable_weights(model).values())
+    frozen = sum(weight.nbytes for weight in model.parameters() if not weight.requires_grad)
     value_bytes = 4 if (training.mixed_precision or launch["mixed_precision"]) == "no" else 2
     per_layer = ACTIVATION_BYTES[training.activation_checkpointing]
     per_token = per_layer * config.num_hidden_layers + (ACTIVATION_BYTES["none"] - per_layer)  # of one recomputed layer
@@ -171,9 +179,9 @@ def device_memory(model: Model, num_tokens: int, training: TrainingArguments, la
         return state + max(activations + logits + gathered * (value_bytes + 4), num_parameters * value_bytes)
     copies = num_parameters * 2 if value_bytes == 2 else 0  # the weights in 16 bits, which autocast caches
     # The gradient of the head is summed over chunks in float32, before it is added to that of earlier passes.
-    head_gradient = config.hidden_size * config.vocab_size * (value_bytes + 4)
+    head_gradient = 0 if training.lora_rank else config.hidden_size * config.vocab_size * (value_bytes + 4)
     buckets = 4 * num_parameters if launch["num_processes"] > 1 else 0  # DDP's gradient buckets
-    return state + buckets + copies + activations + logits + head_gradient
+    return frozen + state + buckets + copies + activations + logits + head_gradient
 
 
 if __name__ == "__main__":

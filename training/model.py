@@ -21,6 +21,7 @@ from modeling_aogpt.tokenization import load_tokenizer
 from training.activation_checkpointing import checkpoint_activations
 from training.architecture import Architecture, build_config
 from training.arguments import LEFT_TO_RIGHT_ORDERS, TrainingArguments
+from training.lora import add_lora, frozen_dtype
 from training.objectives import Objective, compile_head_loss
 from training.optimization import parameter_groups
 from training.sharding import gets_weights, keep_float32_gradients, shard_gradients
@@ -36,9 +37,17 @@ def create_model(
 
     Without `load_weights`, the weights are random, because those of a checkpoint will replace them.
     """
+    if training.lora_rank and accelerator.distributed_type == DistributedType.FSDP:
+        raise ValueError("`lora_rank` cannot be combined with FSDP2. Train with DDP, or on one GPU.")
     set_seed(training.seed)
     with torch.device("meta") if gets_weights(accelerator) else nullcontext():
-        model = make_model(config, training.init_from, load_weights).train()  # `from_pretrained` sets eval mode
+        if training.lora_rank:
+            dtype = frozen_dtype(read_config(training.init_from))
+            model = make_model(config, training.init_from, dtype=dtype)
+            add_lora(model, training)
+        else:
+            model = make_model(config, training.init_from, load_weights)
+    model.train()  # `from_pretrained` sets eval mode
     set_default_order(model, training)
     if accelerator.distributed_type != DistributedType.FSDP:  # FSDP2 moves one layer at a time
         model.to(accelerator.device)
@@ -93,9 +102,11 @@ def check_vocabulary(config: AOGPTConfig, init_from: str) -> None:
             )
 
 
-def make_model(config: AOGPTConfig, init_from: str | None, load_weights: bool = True) -> Model:
+def make_model(
+    config: AOGPTConfig, init_from: str | None, load_weights: bool = True, dtype: torch.dtype = torch.float32
+) -> Model:
     """
-    Return a model with random weights, or the model `init_from` in float32.
+    Return a model with random weights, or the model `init_from` in `dtype`.
 
     Without `load_weights`, or on the default device `meta`, only the configuration is taken from `init_from`.
     """
@@ -104,7 +115,7 @@ def make_model(config: AOGPTConfig, init_from: str | None, load_weights: bool = 
     check_vocabulary(config, init_from)
     if not load_weights or torch.get_default_device().type == "meta":
         return AutoModel.from_config(read_config(init_from), dtype=torch.float32)
-    return load_pretrained(AutoModel, init_from, dtype=torch.float32)
+    return load_pretrained(AutoModel, init_from, dtype=dtype)
 
 
 def set_default_order(model: Model, training: TrainingArguments) -> None:

@@ -63,6 +63,11 @@ def _values_at(step: int, training: TrainingArguments) -> tuple[float, ...]:
     return learning_rate_at(step, training), 0.0 if num_steps is None else min(step / num_steps, 1.0)
 
 
+def trainable_weights(model: nn.Module) -> dict[str, nn.Parameter]:
+    """Return the weights that are trained, by name: with LoRA, not those of the initial model."""
+    return {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
+
+
 def set_learning_rate(optimizer: AdamW, learning_rate: float) -> None:
     """Set the learning rate of all parameter groups."""
     for group in optimizer.param_groups:
@@ -78,7 +83,9 @@ class ExponentialMovingAverage:
     """
 
     def __init__(self, model: nn.Module, decay: float) -> None:
-        self.weights = {name: weight.detach().to(torch.float32, copy=True) for name, weight in model.named_parameters()}
+        self.weights = {
+            name: weight.detach().to(torch.float32, copy=True) for name, weight in trainable_weights(model).items()
+        }
         self.decay = decay
         self.num_updates = 0
 
@@ -88,7 +95,7 @@ class ExponentialMovingAverage:
         self.num_updates += 1
         decay = min(self.decay, (1 + self.num_updates) / (10 + self.num_updates))
         averages = [local_part(average) for average in self.weights.values()]
-        weights = [local_part(weight.detach()).float() for weight in model.parameters()]
+        weights = [local_part(weight.detach()).float() for weight in trainable_weights(model).values()]
         torch._foreach_lerp_(averages, weights, 1 - decay)
 
     @contextmanager
@@ -102,7 +109,7 @@ class ExponentialMovingAverage:
 
     @torch.no_grad()
     def _exchange(self, model: nn.Module) -> None:
-        for average, weight in zip(self.weights.values(), model.parameters(), strict=True):
+        for average, weight in zip(self.weights.values(), trainable_weights(model).values(), strict=True):
             average, weight = local_part(average), local_part(weight.detach())
             live = weight.clone()
             weight.copy_(average)

@@ -52,6 +52,7 @@ from training.checks import check_examples
 from training.command_line import parse_arguments
 from training.draws import MaskDraws, OrderDraws
 from training.evaluation import evaluate, read_samples, write_samples
+from training.lora import check_base
 from training.model import check_tokenizer, create_model, distribute
 from training.objectives import OBJECTIVES
 from training.optimization import (
@@ -176,6 +177,8 @@ class Pretraining:
         self.gradient_norms: dict[int, float] = {}  # by step, before clipping; only of steps that may still be logged
         if checkpoint is not None:  # the files in the folder `init_from` may have changed after the start of the run
             self.initial_weights = checkpoint.metadata["initial_weights"]
+            if training.lora_rank:
+                check_base(training, checkpoint.metadata)
         else:
             self.initial_weights = None if training.init_from is None else identity_of_weights(training.init_from)
         config = build_config(architecture, **vocabulary_arguments(data.tokenizer))

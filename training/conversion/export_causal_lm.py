@@ -20,10 +20,9 @@ from transformers import AutoConfig, GenerationConfig, PreTrainedConfig, PreTrai
 
 from common.commands import Parser, one_line_errors
 from common.files import atomic_folder, check_empty_folder
-from common.models import find_model
+from common.models import find_model, load_merged
 from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM
 from modeling_aogpt.conversion import read_json
-from modeling_aogpt.loading import load_model
 from modeling_aogpt.tokenization import MASK, load_tokenizer
 from training.conversion.causal_lm import SOURCE_FACTS
 from training.conversion.core import COMMON_SETTINGS, check_predictions, make_causal
@@ -105,7 +104,7 @@ def restore_mask_token(folder: Path, token: str | None = None) -> None:
 def export(name: str, output_dir: Path) -> PreTrainedModel:
     """Export a model (a folder or Hub name) and its tokenizer to a new or empty folder."""
     check_empty_folder(output_dir)
-    model = load_model(name, dtype="auto")
+    model = load_merged(name, dtype="auto")
     tokenizer = load_tokenizer(name)
     causal = export_model(model)
     with atomic_folder(output_dir) as folder:

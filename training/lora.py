@@ -1,0 +1,50 @@
+# Copyright 2026 The AO-GPT package authors.
+# SPDX-License-Identifier: Apache-2.0
+"""
+LoRA (arXiv 2106.09685) of a run, by PEFT: small trainable matrices beside the frozen projections of an initial model.
+
+PEFT adds the matrices to the modules of the model in place, so the class of the model and its methods stay the same.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from peft import LoraConfig, PeftModel, get_peft_model
+from transformers import PreTrainedConfig, PreTrainedModel
+
+from common.models import identity_of_weights
+from training.arguments import TrainingArguments
+
+TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+# Modules that are trained whole: the target injection, which is new in a converted model.
+WHOLE = ("target_embeddings", "modulation")
+
+
+def add_lora(model: PreTrainedModel, training: TrainingArguments) -> PeftModel:
+    """Freeze a model, and add the trainable matrices to it in place. Return the object of PEFT that saves them."""
+    names = {name.rpartition(".")[2] for name, _ in model.named_modules()}
+    targets = training.lora_targets or [name for name in TARGETS if name in names]
+    if missing := sorted(set(targets) - names):
+        raise ValueError(f"`lora_targets` must be modules of the model, but it has no {', '.join(missing)}.")
+    alpha = training.lora_alpha or 2 * training.lora_rank
+    whole = [name for name in WHOLE if name in names] or None
+    config = LoraConfig(r=training.lora_rank, lora_alpha=alpha, target_modules=targets, modules_to_save=whole)
+    tuned = get_peft_model(model, config)
+    base = Path(training.init_from).absolute()
+    config.base_model_name_or_path = str(base) if base.exists() else training.init_from
+    return tuned
+
+
+def frozen_dtype(config: PreTrainedConfig) -> torch.dtype:
+    """Return the dtype of the frozen weights: that of the initial model, or float32 if modules are trained whole."""
+    return torch.float32 if config.target_injection != "none" or config.dtype is None else config.dtype
+
+
+def check_base(training: TrainingArguments, checkpoint: dict[str, Any]) -> None:
+    """Raise a `ValueError` if the initial model is not the one of a checkpoint, which does not have its weights."""
+    if identity_of_weights(training.init_from) != checkpoint["initial_weights"]:
+        raise ValueError(
+            f"The weights of `init_from` ({training.init_from}) have changed since the start of the run. Restore them. "
+            "With LoRA, a checkpoint contains only the trained weights."
+        )

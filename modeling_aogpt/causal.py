@@ -434,12 +434,7 @@ class CausalGenerationMixin(GenerationMixin):
     def _get_candidate_generator(
         self, *, generation_config: GenerationConfig, input_ids: torch.LongTensor, **options: Any
     ) -> CandidateGenerator:
-        """
-        Return the source of drafts for assisted generation, limited to drafts that generation can use.
-
-        A draft is followed by another token, so no draft is at the last column. Prompt lookup of Transformers does not
-        limit its drafts.
-        """
+        """Return the source of drafts, without drafts at or after the last column, after which no token can follow."""
         generator = super()._get_candidate_generator(
             generation_config=generation_config, input_ids=input_ids, **options
         )

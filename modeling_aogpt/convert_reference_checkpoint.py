@@ -215,11 +215,10 @@ def load_encoder(source: Path, weights: str | None) -> MDMEncoderForMaskedLM:
 @torch.no_grad()
 def remove_noise_level(model: MDMEncoderForMaskedLM, config: MDMEncoderConfig) -> MDMEncoderForMaskedLM:
     """
-    Return a RADD with the outputs that `model`, an encoder with `target_injection="sigma"`, has at noise level 0.
+    Return a RADD, with `config`, that has the outputs of `model`, a SEDD, at noise level 0.
 
     At a fixed noise level, the shifts, scales and gates of adaLN are constants. Shifts and scales become part of the
-    norms, and gates become part of the last projections of attention and MLP. `config` is the configuration of the
-    result.
+    norms, and gates become part of the last projections of attention and MLP.
     """
     dtype = model.dtype
     weights = {name: tensor.double() for name, tensor in model.state_dict().items()}
@@ -343,11 +342,7 @@ def read_checkpoint(source: Path) -> dict[str, Any]:
 
 
 def read_moving_averages(checkpoint: dict[str, Any], blueprint: Blueprint, source: Path) -> Tensors:
-    """
-    Return the moving averages of the weights, keyed by their names in the released code.
-
-    The file stores them as a list. If the head is tied, it has no entry in this list.
-    """
+    """Return the moving averages of the weights by name. The file stores them as a list, without a tied head."""
     ema, tied = checkpoint.get("ema_model"), blueprint.tied or ("",)
     averages = ema.get("shadow_params") if isinstance(ema, dict) else None
     names = [name for name in blueprint.shapes if name != tied[0]]

@@ -144,8 +144,7 @@ class OrderDistribution:
 
         Args:
             seed: Seed of the run.
-            samples: Seed (batch,) of each sample, such as its index. The order of a sample depends only on `seed` and
-                on the values of all arguments for this sample.
+            samples: Seed (batch,) of each sample, such as its index.
             lengths: Number (batch,) of tokens of each sample. Later positions are padding.
             width: Number of positions.
             fractions: Probability (batch, 1) of the left-to-right order. Defaults to `left_to_right_fraction`.

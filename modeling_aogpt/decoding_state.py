@@ -36,8 +36,7 @@ MIN_PASSES_TO_PREPARE = 32
 # cuDNN needs 50 to 110 ms once for each new shape. Each pass of AO-GPT small is then about 0.5 ms faster.
 MIN_PASSES_FOR_CUDNN = 256
 
-# Limits of a recorded pass, over all sequences: its rows, and the slots of the cache. Beyond them, the GPU takes longer
-# to run the operations than the CPU takes to launch them.
+# Limits of a recorded pass, over all sequences: its rows, and the slots of the cache. Larger passes gain nothing.
 MAX_RECORDED_ROWS = 4096
 MAX_RECORDED_SLOTS = 2**17
 
@@ -45,8 +44,7 @@ MAX_RECORDED_SLOTS = 2**17
 # queries.
 MAX_ROWS_PER_PASS = 2048
 
-# PyTorch compiles one graph for each number of rows and each shape of the batch. Its default limit is 8 graphs. Passes
-# that need further graphs would run without compilation.
+# PyTorch compiles one graph for each number of rows and each shape of the batch. Its default limit is 8 graphs.
 MAX_COMPILED_GRAPHS = 64
 
 

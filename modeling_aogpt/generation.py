@@ -530,16 +530,12 @@ def check_refine_length(state: DecodingState, length: int) -> None:
 def choose_refined_positions(
     state: DecodingState, config: AnyOrderGenerationConfig, generator: torch.Generator | None
 ) -> torch.BoolTensor:
-    """
-    Return a boolean tensor (batch, n) that is True at the positions to re-mask in the next round.
-
-    Given positions are skipped. The last generated position counts as a neighbour of the first, so that all generated
-    positions are equally likely.
-    """
+    """Return a boolean tensor (batch, n) that is True at the positions to re-mask in the next round."""
     is_generated = index_by_position(state.ranks_between(state.num_given, state.ends), state.orders)
     if config.refine_selection == "least_likely":
         logprobs = index_by_position(state.token_logprobs, state.orders).masked_fill(~is_generated, float("inf"))
         return is_generated & (logprobs.argsort(dim=1, stable=True).argsort(dim=1) < config.refine_length)
+    # The last generated position counts as a neighbour of the first, so that all positions are equally likely.
     number = is_generated.long().cumsum(dim=1) - 1  # index among the generated positions, from the left
     count = is_generated.sum(dim=1, keepdim=True).clamp(min=1)
     start = (draw_uniform(len(count), 1, generator=generator, device=count.device) * count).long()

@@ -298,13 +298,10 @@ class AnyOrderInfillingMixin:
     ) -> LengthSearch:
         """Return the search for lengths with which the text fits into the model and into `padded_length`."""
         num_gaps, num_tokens = len(segments) - 1, sum(map(len, segments)) - self._num_starts(segments)
-        is_list = isinstance(lengths, list)
-        per_gap = [lengths] * num_gaps if is_list and all(map(is_integer, lengths)) else lengths
-        if (
-            not is_list
-            or len(per_gap) != num_gaps
-            or not all(isinstance(values, list) and values for values in per_gap)
-        ):
+        per_gap = lengths if isinstance(lengths, list) else []
+        if all(map(is_integer, per_gap)):
+            per_gap = [per_gap] * num_gaps
+        if len(per_gap) != num_gaps or not all(isinstance(values, list) and values for values in per_gap):
             raise ValueError(
                 f"`lengths` must be a list of numbers of tokens, or one such list for each gap (here {num_gaps}), but "
                 f"is {lengths!r}."

@@ -518,10 +518,6 @@ def prepare_steps(
 
     Return the orders with padding at the end, the steps by rank, and whether each token is text, by position. A start
     token that was generated is text. A given one at the beginning of a sequence is not (see `start_mask`).
-
-    Raises:
-        ValueError: If a shape or an order is wrong, if padding has a step, or if a generated token comes after a token
-            of a later step, or before a given token that is not at the end of the order.
     """
     check_batch("sequences", sequences)
     check_orders("orders", orders, *sequences.shape)

@@ -30,6 +30,8 @@ CACHE_NAME = "cache" if "cache" in CausalLMOutputWithPast.__dataclass_fields__ e
 # Attribute of caches: the column (batch,) of the start token of each text, or -1 if a text begins without one.
 STARTS_NAME = "_aogpt_starts"
 
+LARGEST_MASKED = -10_000  # of an additive attention mask, as in models of the time of GPT-2
+
 logger = logging.get_logger(__name__)
 
 
@@ -75,7 +77,7 @@ def prepare_causal_inputs(
     config, length, num_cached = model.config, input_ids.shape[1], 0 if cache is None else cache.get_seq_length()
     if length == 0:
         raise ValueError("`input_ids` has no tokens. To generate without a prompt, call `generate()` without inputs.")
-    is_token, is_visible = split_attention_mask(attention_mask, length, num_cached)
+    is_token, is_visible = split_attention_mask(attention_mask, len(input_ids), length, num_cached)
     input_ids = prepare_input_ids(model, input_ids, None if is_token is None else is_token[:, -length:])
     num_slots = length if cache is None else cache.get_mask_sizes(length, 0)[0]
     columns = num_cached + torch.arange(length, device=input_ids.device)
@@ -259,7 +261,7 @@ def check_not_packed(position_ids: torch.LongTensor) -> None:
 
 
 def split_attention_mask(
-    attention_mask: torch.Tensor | None, length: int, num_cached: int | torch.Tensor
+    attention_mask: torch.Tensor | None, batch_size: int, length: int, num_cached: int | torch.Tensor
 ) -> tuple[torch.BoolTensor | None, torch.BoolTensor | None]:
     """
     Check an attention mask, and return it as (is_token, is_visible), of which at most one is not None.
@@ -283,12 +285,21 @@ def split_attention_mask(
             f"floating-point dtype, but has shape {tuple(attention_mask.shape)} and dtype {attention_mask.dtype}. Use "
             "attention_mask.bool() if it is 1 where a token attends to a key."
         )
-    if attention_mask.shape[1:3] != (1, length):
+    if attention_mask.shape[1:3] != (1, length) or len(attention_mask) not in (1, batch_size):
         raise ValueError(
-            f"A 4-D `attention_mask` must have shape (batch or 1, 1, {length}, keys), with one row for each new token, "
-            f"but has shape {tuple(attention_mask.shape)}."
+            f"A 4-D `attention_mask` must have shape ({batch_size} or 1, 1, {length}, keys), with one row for each new "
+            f"token, but has shape {tuple(attention_mask.shape)}."
         )
-    return None, attention_mask if is_boolean else attention_mask == 0
+    if is_boolean:
+        return None, attention_mask
+    is_other = (attention_mask != 0) & ~(attention_mask <= LARGEST_MASKED)  # also NaN
+    if is_readable(is_other) and is_other.any():
+        raise ValueError(
+            "A floating-point `attention_mask` must be 0 where a token attends to a key, and at most "
+            f"{LARGEST_MASKED:,} elsewhere, but contains {attention_mask[is_other][0]:g}. Biases such as ALiBi are not "
+            "supported."
+        )
+    return None, attention_mask == 0
 
 
 def prepare_positions(

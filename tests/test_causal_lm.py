@@ -218,11 +218,15 @@ def test_inputs_that_are_not_allowed_are_errors(causal: AOGPTForCausalLM) -> Non
         with pytest.raises(ValueError, match=f"`position_ids` .*{message}"):
             causal(ids, attention_mask=mask, position_ids=position_ids)
     for shape, message in [
-        ((2, 1, 2, 3), r"must have shape \(batch or 1, 1, 3, keys\), with one row for each new token"),
+        ((2, 1, 2, 3), r"must have shape \(2 or 1, 1, 3, keys\), with one row for each new token"),
+        ((3, 1, 3, 3), r"must have shape \(2 or 1, 1, 3, keys\)"),
         ((2, 1, 3, 4), r"must have 3 keys \(the last dimension\), .* but has 4"),
     ]:
         with pytest.raises(ValueError, match=f"A 4-D `attention_mask` {message}"):
-            causal(ids, attention_mask=torch.ones(shape))
+            causal(ids, attention_mask=torch.zeros(shape))
+    for value in (1.0, -0.5, torch.nan):
+        with pytest.raises(ValueError, match="floating-point `attention_mask`"):
+            causal(ids, attention_mask=torch.full((1, 1, 3, 3), value))
     with pytest.raises(ValueError, match="`labels` need the logits of all positions, but `logits_to_keep` is 1"):
         causal(torch.tensor([[1, 2]]), labels=torch.tensor([[1, 2]]), logits_to_keep=1)
     with pytest.raises(ValueError, match=r"AOGPTForCausalLM\.forward got the unknown argument `orders`"):

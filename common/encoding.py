@@ -2,19 +2,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tokenization of documents, with the bytes and the context of their tokens."""
 
-import json
 import re
 from collections.abc import Callable, Iterable
-from copy import deepcopy
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from datasets import Dataset, Features, Sequence, Value
 from transformers import PreTrainedTokenizerBase
 
-from common.caching import versioned
+from common.caching import code_version, versioned
 from common.splitting import select_all
-from modeling_aogpt.tokenization import keep_space_before_masks
+from modeling_aogpt import tokenization
 
 
 def encode_documents(
@@ -50,7 +49,7 @@ def encode_documents(
         columns["labels"] = Sequence(Value("int32"))
     options = {"tokenizer": tokenizer, "with_token_bytes": with_token_bytes, "context_marks": context_marks}
     return texts.map(
-        versioned(_encode_selected),
+        versioned(_encode_selected, code_version([Path(tokenization.__file__).parent])),
         batched=True,
         input_columns="text",
         remove_columns=texts.column_names,
@@ -81,9 +80,7 @@ def encode_batch(
     if context_marks is not None:
         texts, contexts = map(list, zip(*(split_context(text, context_marks) for text in texts), strict=True))
     if tokenizer.mask_token is not None and any(f" {tokenizer.mask_token}" in text for text in texts):
-        tokenizer = _keep_spaces(tokenizer)
-    if any(f" {tokenizer.mask_token}" in text for text in texts):
-        tokenizer = keep_space_before_masks(tokenizer)
+        tokenizer = tokenization.keep_space_before_masks(tokenizer)
     encoded = tokenizer(
         texts,
         add_special_tokens=False,
@@ -102,18 +99,6 @@ def encode_batch(
         parts = zip(encoded["input_ids"], encoded["offset_mapping"], contexts, strict=True)
         columns["labels"] = [[*_label(*part), tokenizer.eos_token_id] for part in parts]
     return columns
-
-
-def _keep_spaces(tokenizer: PreTrainedTokenizerBase) -> PreTrainedTokenizerBase:
-    """Return a tokenizer that keeps the space before the mask, for texts in which the mask is not a token."""
-    tokenizer = deepcopy(tokenizer)
-    backend, pair = tokenizer.backend_tokenizer, f" {tokenizer.mask_token}"
-    state = json.loads(backend.to_str())
-    steps = (state["normalizer"] or {}).get("normalizers", [])
-    if steps and steps[0].get("pattern") == {"String": pair}:  # see `include_space_in_mask`
-        del steps[0]
-        backend.normalizer = type(backend).from_str(json.dumps(state)).normalizer
-    return tokenizer
 
 
 def _label(ids: list[int], offsets: list[tuple[int, int]], is_context: list[bool]) -> list[int]:

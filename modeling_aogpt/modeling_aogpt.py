@@ -25,6 +25,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_outputs import BaseModelOutput, CausalLMOutputWithPast, MaskedLMOutput
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, PreTrainedModel
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 from transformers.processing_utils import Unpack
 from transformers.utils import ModelOutput, TransformersKwargs, can_return_tuple, logging
 from transformers.utils.output_capturing import capture_outputs
@@ -966,8 +967,8 @@ class AOGPTForCausalLM(AOGPTWithHead, CausalGenerationMixin):
     the new tokens. The start row is not stored in the cache, so the cache has one entry per token, as Transformers
     expects. If a text begins with the start token (`config.start_token_id`), this token is the start row.
 
-    Do not set `label_smoothing_factor` of the `Trainer`. It would train the model to predict the current token, because
-    for this setting, the `Trainer` shifts labels only for classes that are part of Transformers.
+    Set `label_smoothing_factor` of the `Trainer` only if all ids are ids of text (`vocab_size` equals
+    `num_valid_tokens`). It adds the log-probabilities of all ids, and the loss would otherwise be infinite.
 
     Examples:
         >>> config = AOGPTConfig(vocab_size=100, hidden_size=32, num_hidden_layers=2, num_attention_heads=2)
@@ -1061,3 +1062,7 @@ class AOGPTForCausalLM(AOGPTWithHead, CausalGenerationMixin):
             attentions=output.attentions,
             **{CACHE_NAME: cache},
         )
+
+
+# With `label_smoothing_factor`, the `Trainer` shifts the labels only for the classes in this table.
+MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.setdefault(AOGPTConfig.model_type, AOGPTForCausalLM.__name__)

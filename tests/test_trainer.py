@@ -9,7 +9,7 @@ import pytest
 import torch
 from transformers import Trainer, TrainingArguments
 
-from modeling_aogpt import AOGPTForAnyOrderLM, DataCollatorForAnyOrderLM
+from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM, AOGPTForCausalLM, DataCollatorForAnyOrderLM
 from tests.references import random_model
 
 ROWS = [{"input_ids": [3, 1, 4, 1, 5, 9, 2, 6][: 4 + index % 5], "order_seed": index} for index in range(64)]
@@ -55,6 +55,15 @@ def test_the_trainer_needs_no_logits(tmp_path: Path) -> None:
     expected = train(random_model(), tmp_path, max_steps=3, per_device_train_batch_size=16)
     losses = train(random_model(), tmp_path, collate, max_steps=3, per_device_train_batch_size=16)
     torch.testing.assert_close(torch.tensor(losses), torch.tensor(expected), rtol=1e-4, atol=1e-4)
+
+
+def test_label_smoothing_shifts_the_labels_of_the_causal_class(tmp_path: Path) -> None:
+    config = AOGPTConfig(vocab_size=11, hidden_size=32, num_hidden_layers=1, num_attention_heads=2)
+    model, ids = AOGPTForCausalLM(config).eval(), torch.tensor(ROWS[4]["input_ids"])
+    arguments = TrainingArguments(tmp_path, label_smoothing_factor=0.1, report_to=[], use_cpu=True, disable_tqdm=True)
+    loss = Trainer(model, arguments).compute_loss(model, {"input_ids": ids[None], "labels": ids[None]})
+    expected = torch.nn.functional.cross_entropy(model(ids[None]).logits[0, :-1], ids[1:], label_smoothing=0.1)
+    torch.testing.assert_close(loss, expected)
 
 
 def test_lora_trains_only_its_adapters(tmp_path: Path) -> None:

@@ -390,7 +390,8 @@ def run_scenario(
     except Exception:
         return {"error": traceback.format_exc()}
     assert isinstance(found, OnDevice)
-    is_equal = torch.allclose(found.inner, expected, rtol=1e-10, atol=1e-10)
+    # The causal model has no prediction (NaN) after its last position.
+    is_equal = torch.allclose(found.inner, expected, rtol=1e-10, atol=1e-10, equal_nan=True)
     attention = {"cudnn": sorted(device.cudnn), "slow_masks": sorted(device.slow_masks)}
     return {"is_equal": is_equal, "waits": device.waits} | attention
 

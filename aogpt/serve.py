@@ -10,7 +10,8 @@ import time
 import uuid
 from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager
-from typing import Annotated, Any, TypeVar
+from queue import Full
+from typing import Annotated, Any
 
 import torch
 import uvicorn
@@ -27,7 +28,7 @@ from modeling_aogpt.infill import words_include_space
 from modeling_aogpt.loading import Model
 from modeling_aogpt.validation import check_integer, suggest
 
-from .worker import Job, QueueFullError, Worker, find_end, find_gap
+from .worker import Job, Worker, find_end, find_gap
 
 logger = logging.getLogger("uvicorn.error")
 
@@ -72,6 +73,26 @@ class GenerationRequest(BaseModel):
     lengths: Annotated[list[Length], Field(min_length=1, max_length=64)] | None = None
     padded_length: Length | None = None
 
+    @classmethod
+    async def read(cls, request: Request) -> Any:
+        """Return the request in a body. Raise an error for the first field that is wrong."""
+        body = bytearray()
+        async for part in request.stream():
+            body += part
+            if len(body) > MAX_BODY:
+                raise ApiError(413, f"The body has more than {MAX_BODY} bytes. Shorten it.")
+        try:
+            return cls.model_validate_json(bytes(body))
+        except ValidationError as error:
+            first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+            name = str(first["loc"][0]) if first["loc"] else None
+            raise ApiError(400, f"`{name or 'body'}`: {first['msg']}.", name) from error
+
+    @property
+    def stops(self) -> list[str]:
+        """Return the strings that end a text."""
+        return [self.stop] if isinstance(self.stop, str) else self.stop or []
+
 
 class CompletionRequest(GenerationRequest):
     """Body of `/v1/completions`."""
@@ -93,9 +114,6 @@ class InfillRequest(GenerationRequest):
     input_suffix: str = ""
     prompt: str = ""
     n_predict: int | None = None
-
-
-AnyRequest = TypeVar("AnyRequest", bound=GenerationRequest)
 
 
 class Sample:
@@ -170,7 +188,8 @@ class Server:
         max_gap: int = 8,
         padded_length: int | None = None,
     ) -> None:
-        for limit, value in (("max_batch", max_batch), ("max_queue", max_queue), ("max_gap", max_gap)):
+        limits = {"max_batch": max_batch, "max_queue": max_queue, "max_gap": max_gap}
+        for limit, value in (limits if padded_length is None else limits | {"padded_length": padded_length}).items():
             check_integer(limit, value)
         self.model, self.tokenizer, self.name, self.key = model, tokenizer, name, key
         self.max_gap, self.padded_length = max_gap, padded_length
@@ -193,9 +212,9 @@ class Server:
         if self.key is not None and not hmac.compare_digest(given.encode(), self.key.encode()):
             raise ApiError(401, "Set the header `Authorization: Bearer KEY` to the key.", None, "invalid_api_key")
 
-    def check_model(self, name: str | None) -> dict[str, Any]:
+    async def retrieve_model(self, name: str) -> dict[str, Any]:
         """Return OpenAI's object of the model. Raise an error if a request has the name of another model."""
-        if name not in (None, self.name):
+        if name != self.name:
             raise ApiError(404, f"There is no model {name!r}. Use {self.name!r}.", "model", "model_not_found")
         return self.entry
 
@@ -241,32 +260,27 @@ class Server:
     ) -> Job:
         """Return the job of a request."""
         arguments = {**self.read_settings(query), "num_return_sequences": n}
-        most, longest = self.longest_text(query, has_gap), max(map(len, prompts))
-        if has_gap:
-            arguments["lengths"] = self.choose_lengths(query, max_tokens or DEFAULT_MAX_TOKENS)
-            arguments["padded_length"] = query.padded_length or self.padded_length
-            room, needed = most - longest + 1, min(arguments["lengths"])
-        else:
-            room = most - longest
-            needed = max_tokens or min(DEFAULT_MAX_TOKENS, max(room, 1))
-            arguments["max_new_tokens"] = needed
+        most, lengths = self.read_lengths(query, max_tokens or DEFAULT_MAX_TOKENS)
+        room = (most if has_gap else self.most) - max(map(len, prompts)) + has_gap
+        needed = min(lengths) if has_gap else max_tokens or min(DEFAULT_MAX_TOKENS, max(room, 1))
         if needed > room:
             raise ApiError(
                 400,
-                f"The text has {longest} tokens, and {needed} more are requested, but at most {most} are possible. "
-                "Shorten the text, or request fewer tokens.",
+                f"The text and {needed} more tokens are too long. The model takes {self.most} tokens, and with gaps "
+                f"{most}. Shorten the text, or request fewer tokens.",
                 code="context_length_exceeded",
             )
+        if has_gap:
+            arguments |= {"lengths": lengths, "padded_length": query.padded_length or self.padded_length}
+        else:
+            arguments["max_new_tokens"] = needed
         seed = None if isinstance(query, InfillRequest) and (query.seed or 0) < 0 else query.seed
         return Job(prompts, arguments, has_gap, seed, getattr(query, "logprobs", None))
 
-    def choose_lengths(self, query: GenerationRequest, max_tokens: int) -> list[int]:
-        """Return the lengths of a gap to compare."""
-        return query.lengths or list(range(1, min(max_tokens, self.max_gap) + 1))
-
-    def longest_text(self, query: GenerationRequest, has_gap: bool) -> int:
-        """Return the largest number of tokens of a text."""
-        return min(self.most, (has_gap and (query.padded_length or self.padded_length)) or self.most)
+    def read_lengths(self, query: GenerationRequest, max_tokens: int) -> tuple[int, list[int]]:
+        """Return how many tokens a text with a gap may have, and the lengths of the gap to compare."""
+        most = min(query.padded_length or self.padded_length or self.most, self.most)
+        return most, query.lengths or list(range(1, min(max_tokens, self.max_gap) + 1))
 
     async def follow(self, job: Job, samples: list[Sample], request: Request) -> AsyncIterator[None]:
         """Run a job. Yield whenever the samples have changed. Stop the job when the client has hung up."""
@@ -289,7 +303,7 @@ class Server:
                 for sample, row in zip(samples, job.rows, strict=True):
                     sample.update(list(row), is_finished)
                 yield
-        except QueueFullError as error:
+        except Full as error:
             raise ApiError(429, "The queue is full. Try again later.", code="queue_full") from error
         except ValueError as error:
             raise ApiError(400, str(error)) from error
@@ -299,8 +313,8 @@ class Server:
 
     async def complete(self, request: Request) -> Response:
         """Answer `/v1/completions`."""
-        query = parse(CompletionRequest, await read_body(request))
-        self.check_model(query.model)
+        query = await CompletionRequest.read(request)
+        await self.retrieve_model(query.model or self.name)
         n, prompts = query.n or 1, query.prompt if isinstance(query.prompt, list) else [query.prompt or ""]
         if n * len(prompts) > self.worker.max_batch:
             raise ApiError(400, f"`n` times the number of prompts must be at most {self.worker.max_batch}.", "n")
@@ -309,7 +323,7 @@ class Server:
         ids = [self.encode(prompt, query.suffix) for prompt in prompts]
         job = self.make_job(query, ids, query.max_tokens, n, bool(query.suffix))
         samples = [
-            Sample(self, job, given, prompt, list_stops(query))
+            Sample(self, job, given, prompt, query.stops)
             for given, prompt in zip(ids, prompts, strict=True)
             for _ in range(n)
         ]
@@ -340,19 +354,19 @@ class Server:
 
     async def fill_in(self, request: Request) -> Response:
         """Answer `/infill`. A text that is too long is cut, because editors do not know how much fits."""
-        query = parse(InfillRequest, await read_body(request))
+        query = await InfillRequest.read(request)
         prefix, suffix, limit = query.input_prefix + query.prompt, query.input_suffix, self.most * CHARACTERS_PER_TOKEN
         max_tokens = self.most if query.n_predict is None or query.n_predict < 0 else query.n_predict
         answer = {"content": "", "stop": True, "model": self.name, "truncated": False}
         answer |= {"tokens_predicted": 0, "tokens_evaluated": 0}
         if max_tokens > 0 and prefix + suffix:
             whole = self.encode(prefix[-limit:], suffix[:limit])
-            most = self.longest_text(query, bool(suffix))
-            num_new = max(self.choose_lengths(query, max_tokens)) if suffix else max_tokens
+            most, lengths = self.read_lengths(query, max_tokens)
+            most, num_new = (most, max(lengths)) if suffix else (self.most, max_tokens)
             ids = cut_around_gap(whole, self.model.config.mask_token_id, most - min(num_new, most // 2))
-            max_tokens = max_tokens if suffix else min(max_tokens, self.most - len(ids))
+            max_tokens = max_tokens if suffix else min(max_tokens, most - len(ids))
             job = self.make_job(query, [ids], max_tokens, 1, bool(suffix))
-            sample = Sample(self, job, ids, prefix, list_stops(query))
+            sample = Sample(self, job, ids, prefix, query.stops)
             async with aclosing(self.follow(job, [sample], request)) as changes:
                 async for _ in changes:
                     pass
@@ -365,31 +379,6 @@ class Server:
 
 
 # -------------------------------------------------------------------------------------------------------------- parts
-
-
-async def read_body(request: Request) -> bytes:
-    """Return the body of a request. Raise an error if it is too long."""
-    body = bytearray()
-    async for part in request.stream():
-        body += part
-        if len(body) > MAX_BODY:
-            raise ApiError(413, f"The body has more than {MAX_BODY} bytes. Shorten it.")
-    return bytes(body)
-
-
-def parse(kind: type[AnyRequest], body: bytes) -> AnyRequest:
-    """Return a request. Raise an error for the first field that is wrong."""
-    try:
-        return kind.model_validate_json(body)
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-        name = str(first["loc"][0]) if first["loc"] else None
-        raise ApiError(400, f"`{name or 'body'}`: {first['msg']}.", name) from error
-
-
-def list_stops(query: GenerationRequest) -> list[str]:
-    """Return the strings that end a text."""
-    return [query.stop] if isinstance(query.stop, str) else query.stop or []
 
 
 def cut_around_gap(ids: torch.LongTensor, mask_token_id: int, num_kept: int) -> torch.LongTensor:
@@ -430,6 +419,8 @@ async def respond_with_events(events: AsyncIterator[str]) -> Response:
                     yield f"data: {event}\n\n"
         except ApiError as error:
             yield f"data: {json.dumps(error.describe())}\n\n"
+        except ClientDisconnect:
+            pass
 
     return StreamingResponse(send(), media_type="text/event-stream")
 
@@ -442,15 +433,21 @@ def make_app(server: Server) -> FastAPI:
         yield
         await asyncio.to_thread(server.worker.close)
 
+    async def list_models() -> dict[str, Any]:
+        return {"object": "list", "data": [server.entry]}
+
+    async def check_health() -> dict[str, str]:
+        return {"status": "ok"}
+
     app = FastAPI(lifespan=lifespan, docs_url=None, redoc_url=None, openapi_url=None)
     keyed = {"dependencies": [Depends(server.check_key)]}
     app.add_api_route("/v1/completions", server.complete, methods=["POST"], **keyed)
     app.add_api_route("/infill", server.fill_in, methods=["POST"], **keyed)
-    app.add_api_route("/v1/models", lambda: {"object": "list", "data": [server.entry]}, **keyed)
-    app.add_api_route("/v1/models/{name:path}", server.check_model, **keyed)
-    app.add_api_route("/health", lambda: {"status": "ok"})
+    app.add_api_route("/v1/models", list_models, **keyed)
+    app.add_api_route("/v1/models/{name:path}", server.retrieve_model, **keyed)
+    app.add_api_route("/health", check_health)
 
-    def describe(request: Request, error: Exception) -> Response:
+    async def describe(request: Request, error: Exception) -> Response:
         if isinstance(error, ClientDisconnect):
             return Response(status_code=499)
         if isinstance(error, HTTPException):

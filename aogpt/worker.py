@@ -12,6 +12,7 @@ import json
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from queue import Full
 from threading import Condition, Thread
 from typing import Any
 
@@ -21,10 +22,6 @@ from torch.nn.utils.rnn import pad_sequence
 from modeling_aogpt.loading import Model
 
 logger = logging.getLogger("uvicorn.error")
-
-
-class QueueFullError(Exception):
-    """Error for a job that does not fit into the queue."""
 
 
 class StoppedError(Exception):
@@ -114,10 +111,10 @@ class Worker:
         self.thread.start()
 
     def submit(self, job: Job) -> None:
-        """Append a job to the queue. Raise a `QueueFullError` if the queue is full."""
+        """Append a job to the queue. Raise a `Full` if the queue is full."""
         with self.condition:
             if len(self.waiting) >= self.max_queue:
-                raise QueueFullError
+                raise Full
             self.waiting.append(job)
             self.condition.notify()
 

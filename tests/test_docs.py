@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import GPT2Config
+from transformers import AutoModel, AutoTokenizer, GPT2Config
 
 from aogpt.cli import make_parser
 from common.commands import Parser
@@ -25,8 +25,10 @@ from eval.zero_shot import ScoringArguments
 from model_cards.publish import PublishArguments
 from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM
 from modeling_aogpt.unmasking import CERTAINTY_MEASURES
+from training.arguments import TrainingArguments
 from training.command_line import parse_arguments
 from training.conversion.causal_lm import convert_config
+from training.lora import add_lora
 
 ROOT = Path(__file__).parent.parent
 PAGES = {path.name: path for path in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md"))}
@@ -76,6 +78,16 @@ def book_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_model(tmp_path_factory.mktemp("book"), length=64)
 
 
+@pytest.fixture(scope="module")
+def adapter_folder(model_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Save an untrained LoRA adapter of the model."""
+    folder = tmp_path_factory.mktemp("adapter")
+    training = TrainingArguments(init_from=str(model_folder), lora_rank=2)
+    add_lora(AutoModel.from_pretrained(model_folder), training).save_pretrained(folder)
+    AutoTokenizer.from_pretrained(model_folder).save_pretrained(folder)
+    return folder
+
+
 def check_readme(names: dict[str, Any]) -> None:
     assert names["prompt"]["input_ids"].shape[0] == 1
 
@@ -123,6 +135,11 @@ def check_design(names: dict[str, Any]) -> None:
     assert names["queried"].shape == (2, names["model"].config.vocab_size)
 
 
+def check_finetuning(names: dict[str, Any]) -> None:
+    assert names["collator"]([names["chat"], names["gap"]])["orders"].tolist() == [[0, 1, 2, 3], [0, 2, 3, 1]]
+    assert {type(names["model"]), type(names["merged"])} == {AOGPTForAnyOrderLM}
+
+
 CHECKS: dict[str, Callable[[dict[str, Any]], None]] = {
     "README.md": check_readme,
     "generation.md": check_generation,
@@ -131,19 +148,26 @@ CHECKS: dict[str, Callable[[dict[str, Any]], None]] = {
     "evaluation.md": check_evaluation,
     "design.md": check_design,
     "infilling.md": check_infilling,
+    "finetuning.md": check_finetuning,
 }
 
 
 @pytest.mark.parametrize("page", CHECKS)
 def test_python_snippets_run_one_after_another(
-    page: str, model_folder: Path, book_folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+    page: str,
+    model_folder: Path,
+    book_folder: Path,
+    adapter_folder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture,
 ) -> None:
     monkeypatch.chdir(ROOT)
     monkeypatch.setitem(CERTAINTY_MEASURES, "collision", None)  # a page adds it, and it is removed after the test
     source = "\n".join(find_blocks(page, "python"))
-    for run, folder in (("quickstart", model_folder), ("book", book_folder)):
+    for run, folder in (("quickstart", model_folder), ("book", book_folder), ("categories", adapter_folder)):
         source = source.replace(f"runs/{run}/model", str(folder))
-    source = source.replace(", trust_remote_code=True", "")
+    source = source.replace(", trust_remote_code=True", "").replace("categories.jsonl", f"{tmp_path}/categories.jsonl")
     names: dict[str, Any] = {}
     exec(source, names)
     CHECKS[page](names)

@@ -20,7 +20,7 @@ from modeling_aogpt.generation_config import FIELDS
 from modeling_aogpt.loading import Model, load_model
 from modeling_aogpt.tokenization import load_matching_tokenizer
 
-# Fields of the generation config that are no options, because they change the type of the output.
+# Fields of the generation config that are not options, because they change the type of the output.
 OUTPUT_FIELDS = frozenset({"return_dict_in_generate", "output_history"})
 
 
@@ -64,13 +64,13 @@ def add_settings(parser: Parser, has_gaps: bool) -> None:
 
 
 def read_settings(options: argparse.Namespace) -> dict[str, Any]:
-    """Return the settings of `generate` that were given. With `--temperature 0`, the likeliest tokens are taken."""
+    """Return the given settings of `generate`. With `--temperature 0`, set `do_sample=False` instead."""
     settings = {name: value for name in FIELDS if (value := getattr(options, name, None)) is not None}
     return {"do_sample": False} | settings if settings.get("temperature") == 0 else settings
 
 
 def read_text(text: str) -> str:
-    """Return a text, or standard input without its last line break for `-`."""
+    """Return `text`. If it is `-`, return standard input without the last line break."""
     return sys.stdin.read().removesuffix("\n") if text == "-" else text
 
 
@@ -219,7 +219,7 @@ def make_parser() -> Parser:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Run a command. A wrong input ends it with a message of one line and status 1, a wrong option with status 2."""
+    """Run a command. After a one-line error message, exit with status 1 for wrong input, or 2 for a wrong option."""
     options = make_parser().parse_args(argv)
     try:
         options.run(options)

@@ -34,7 +34,7 @@ logger = logging.getLogger("uvicorn.error")
 
 MAX_BODY = 2**20  # bytes
 DEFAULT_MAX_TOKENS = 16  # as OpenAI
-NUM_TOKENS_BEFORE = 8  # after which generated tokens are decoded; more of them do not change the text
+NUM_TOKENS_BEFORE = 8  # of the prompt, decoded together with the generated tokens; more would not change the text
 CHARACTERS_PER_TOKEN = 32  # `/infill` encodes at most this number of characters for each position of the model
 # Settings of `generate` that a request may have. The others are set by the fields of the request, or change the output.
 SETTINGS = FIELDS.keys() - {
@@ -128,7 +128,7 @@ class Sample:
         self.decode, self.name, self.end_of_text = server.decode, server.name_token, server.worker.end_of_text
         self.has_gap, self.stops, self.num_characters = job.has_gap, stops, len(prompt)
         self.before = ids[: find_gap(ids, server.model.config.mask_token_id)][-NUM_TOKENS_BEFORE:].tolist()
-        # One space before a gap belongs to the gap, and the prompt already has it.
+        # One space before a gap belongs to the gap, but is already in the prompt.
         self.has_space = job.has_gap and prompt.endswith(" ") and server.has_spaces
         self.text, self.reason, self.num_tokens, self.num_sent = "", None, 0, 0
 
@@ -219,7 +219,7 @@ class Server:
         return self.entry
 
     def read_settings(self, query: GenerationRequest) -> dict[str, Any]:
-        """Return the settings of `generate` in a request. A temperature decides about `do_sample`."""
+        """Return the settings of `generate` in a request. If the temperature is set, it also sets `do_sample`."""
         given = {name: value for name, value in query.model_extra.items() if value is not None}
         if isinstance(query, CompletionRequest):
             for name in given.keys() & NO_OP_VALUES.keys():
@@ -241,7 +241,7 @@ class Server:
         return settings
 
     def encode(self, prompt: str, suffix: str | None) -> torch.LongTensor:
-        """Return the ids (n,) of a prompt. With a suffix, a gap is between them."""
+        """Return the ids (n,) of a prompt or, with a suffix, of the prompt, a gap and the suffix."""
         if self.tokenizer.mask_token in prompt + (suffix or ""):
             raise ApiError(400, f"A text contains {self.tokenizer.mask_token!r}. Remove it.", "prompt")
         if suffix and not hasattr(self.model, "infill"):
@@ -382,7 +382,7 @@ class Server:
 
 
 def cut_around_gap(ids: torch.LongTensor, mask_token_id: int, num_kept: int) -> torch.LongTensor:
-    """Return ids (n,) without the farthest tokens from the gap, of which about three quarters are before the gap."""
+    """Return the gap in ids (n,) and at most `num_kept` ids around it, about three quarters of them before the gap."""
     start = find_gap(ids, mask_token_id)
     after = max(len(ids) - start - 1, 0)
     num_after = min(after, max(num_kept // 4, num_kept - start))

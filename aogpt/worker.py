@@ -3,8 +3,8 @@
 """
 The thread that owns the model of a server: a queue of jobs, and batches of jobs with equal arguments.
 
-A job is the generation that one request asks for. The event loop of the server submits jobs, and reads their tokens
-while they are generated. Jobs with a seed run alone, because a batch has only one source of randomness.
+A job is the generation for one request. The event loop of the server submits jobs, and reads their tokens while they
+are generated. Jobs with a seed run alone, because a batch has only one source of randomness.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ logger = logging.getLogger("uvicorn.error")
 
 
 class StoppedError(Exception):
-    """Signal that ends a generation of which no job needs more tokens."""
+    """Signal that ends a generation when no job needs more tokens."""
 
 
 @dataclass(eq=False)
@@ -34,12 +34,12 @@ class Job:
     The generation of one request.
 
     `prompts` are ids (n,). With `has_gap`, each contains one mask, which `infill` fills in; otherwise `generate`
-    continues the prompts. `arguments` are those of `infill` or `generate`, with `num_return_sequences`. `num_top` is
-    the number of likeliest tokens to report for each generated token, or None for no log-probabilities.
+    continues the prompts. `arguments` are passed to `infill` or `generate`, and include `num_return_sequences`.
+    `num_top` is the number of likeliest tokens to report for each generated token, or None for no log-probabilities.
 
     `rows` are the ids generated so far, for each sample of each prompt, and `logprobs` the log-probabilities of each
-    row. `changed` is set whenever `rows`, `error` or `is_finished` has changed. `is_stopped` tells that nobody needs
-    more tokens.
+    row. `changed` is set whenever `rows`, `error` or `is_finished` has changed. `is_stopped` is True if the client
+    needs no more tokens.
     """
 
     prompts: list[torch.LongTensor]
@@ -70,7 +70,7 @@ class Job:
 
 
 class JobStreamer:
-    """Streamer that gives the generated tokens to the jobs of a batch, and ends a generation that nobody needs."""
+    """Streamer that gives generated tokens to the jobs of a batch, and ends the generation if all jobs are stopped."""
 
     def __init__(self, jobs: list[Job]) -> None:
         self.jobs, self.has_prompt = jobs, False
@@ -91,7 +91,7 @@ class JobStreamer:
             raise StoppedError
 
     def end(self) -> None:
-        """Do nothing: the worker tells the jobs that they are finished."""
+        """Do nothing. The worker marks the jobs as finished."""
 
 
 class Worker:
@@ -137,7 +137,7 @@ class Worker:
             self._run_batch(batch)
 
     def _take_batch(self) -> list[Job]:
-        """Wait for a job. Return it with the others of its batch, or an empty list if the worker is closed."""
+        """Wait for a job. Return it with the other jobs of its batch. If the worker is closed, return an empty list."""
         with self.condition:
             self.condition.wait_for(lambda: self.waiting or self.is_closed)
             batch, rest = self.waiting[:1], []
@@ -196,10 +196,10 @@ class Worker:
 
     def _score(self, text: list[int], start: int, end: int, num_top: int) -> list[tuple[float, dict[int, float]]]:
         """
-        Return the log-probability of each token from `start` to before `end`, and the likeliest tokens with theirs.
+        Return the log-probability of each token in [`start`, `end`), and the likeliest tokens with log-probabilities.
 
-        They are those of the model, without temperature and truncation, given the text before `start` and from `end`
-        on, and the tokens to the left.
+        The model computes them without temperature and truncation. A token is given all tokens to its left, and those
+        from `end` on.
         """
         if start == end:
             return []
@@ -220,7 +220,7 @@ def end_of_text_ids(model: Model) -> frozenset[int]:
 
 
 def find_gap(ids: torch.LongTensor, mask_token_id: int) -> int:
-    """Return the position of the mask in the ids (n,) of a text with one gap, or the number of ids without a gap."""
+    """Return the position of the mask in the ids (n,) of a text, or n if the text has no gap."""
     return next(iter((ids == mask_token_id).nonzero().flatten().tolist()), len(ids))
 
 

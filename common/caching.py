@@ -19,7 +19,7 @@ class Versioned:
     """
     Function that `datasets` identifies in its cache by its name and a version.
 
-    By default, `datasets` identifies an imported function only by its name, and would reuse results of older code.
+    By default, `datasets` identifies an imported function only by its name. It would reuse results of older code.
     """
 
     function: Callable
@@ -32,7 +32,7 @@ class Versioned:
 
 def versioned(function: Callable, *content: str) -> Versioned:
     """
-    Return a function whose version is a hash of its folder's code, of the versions of libraries, and of `content`.
+    Return `function` with a version: a hash of its folder's code, of the versions of libraries, and of `content`.
 
     The function must not use modules of other folders.
     """

@@ -81,9 +81,9 @@ def command_line(script: str, argv: Sequence[str]) -> str:
 @contextmanager
 def one_line_errors(*kinds: type[Exception]) -> Iterator[None]:
     """
-    Exit with `error: MESSAGE` and status 1 if an exception of the given kinds is raised (`ValueError` and `OSError`).
+    Exit with `error: MESSAGE` and status 1 for an exception of `kinds`, by default `ValueError` and `OSError`.
 
-    Before torch.distributed is initialized, all processes have the same errors, which process 0 of each machine prints.
+    Before torch.distributed is initialized, all processes raise the same errors. Process 0 of each machine prints them.
     """
     reported = kinds or (ValueError, OSError)
     if isinstance(sys.stdout, io.TextIOWrapper):
@@ -96,7 +96,7 @@ def one_line_errors(*kinds: type[Exception]) -> Iterator[None]:
 
 
 def _describe(error: Exception) -> str:
-    """Return the message of an error. Errors of the workers of a data loader contain a traceback, which is left out."""
+    """Return the message of an error, without the traceback that errors of data-loader workers contain."""
     message = str(error)
     return message.rpartition(f"\n{type(error).__name__}: ")[2] if "\nOriginal Traceback" in message else message
 

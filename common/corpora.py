@@ -49,7 +49,7 @@ EXCLUDED_FOLDERS = {"test", "tests", "idle_test", "site-packages", "dist-package
 
 def unicode_names() -> Iterator[tuple[str, str]]:
     """
-    Yield pairs (key, text) for the Unicode characters, where key and text are both the name of the character.
+    Yield a pair (key, text) for each Unicode character. Both key and text are the name of the character.
 
     Names with a digit (such as those of ideographs and hieroglyphs), CJK compatibility ideographs, Hangul syllables and
     cuneiform signs are excluded. The names are sorted by hash. In code point order, most names would differ from the
@@ -130,7 +130,7 @@ def _check_options(arguments: DataArguments) -> None:
 
 
 def _select(arguments: DataArguments) -> tuple[Rows, Sources]:
-    """Return the rows of a corpus by split, and the sources. `validation` is missing if a hash decides."""
+    """Return the rows of a corpus by split, and the sources. Without `validation`, a hash splits the rows later."""
     rows: Rows = {}
     sources: Sources = []
     files: dict[str, list[str]] = {}
@@ -158,12 +158,12 @@ def _select(arguments: DataArguments) -> tuple[Rows, Sources]:
 
 
 def is_made(name: str) -> bool:
-    """Return whether `name` is a built-in corpus or a function (`package.module:function`) that yields the texts."""
+    """Return whether `name` is a built-in corpus, or a function that yields texts (`package.module:function`)."""
     return name in BUILT_IN or re.fullmatch(r"[\w.]+:\w+", name) is not None
 
 
 def find_maker(name: str) -> Maker:
-    """Return the function that yields the pairs (key, text) of a corpus with `is_made`."""
+    """Return the function that yields the pairs (key, text) of a corpus, for a name with `is_made`."""
     if name in BUILT_IN:
         return BUILT_IN[name]
     module, _, function = name.partition(":")
@@ -171,8 +171,8 @@ def find_maker(name: str) -> Maker:
         return getattr(importlib.import_module(module), function)
     except (ImportError, AttributeError) as error:
         raise ValueError(
-            f"The corpus {name!r} must be MODULE:FUNCTION, but cannot be imported ({error}). Check the names, and add "
-            "the folder of the module to the environment variable PYTHONPATH."
+            f"The corpus {name!r} cannot be imported ({error}). A corpus must be MODULE:FUNCTION. Check "
+            "both names, or add the module's folder to the environment variable PYTHONPATH."
         ) from error
 
 
@@ -231,7 +231,7 @@ def _find_dataset(arguments: DataArguments) -> tuple[Rows, Sources, dict[str, li
 
 
 def _choose_splits(arguments: DataArguments, available: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what is `available` for the splits of a dataset to train on and, if there is one, to hold out."""
+    """Return the values of `available` for the split to train on and, if the dataset has one, the split to hold out."""
     train, validation = arguments.train_split, arguments.validation_split
     if validation is None and "validation" in available and train != "validation":
         validation = "validation"
@@ -266,9 +266,9 @@ def _split(rows: Rows, arguments: DataArguments) -> tuple[Split, Split]:
 
 def _split_stream(rows: Rows, arguments: DataArguments) -> tuple[Split, Split]:
     """
-    Return a stream, and a dataset of its first documents or of those of the validation split or files.
+    Return a stream to train on, and the held-out documents: `validation_files`, a validation split, or the first ones.
 
-    Documents of the training split that are held out, and all their copies, are excluded from the stream.
+    If the first documents of the training split are held out, all their copies are excluded from the stream.
     """
     stream = Split(rows["train"], column=_find_column(rows["train"], arguments))
     if arguments.validation_files:

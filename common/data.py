@@ -36,8 +36,8 @@ class Data:
     Training and validation data.
 
     A sequence has exactly `sequence_length` ids, in the column `input_ids`. With `context_marks`, sequences also have
-    `labels`. Validation sequences also have `num_bytes`: the number of UTF-8 bytes of the text, plus one for
-    the end-of-text of each document. Bits per byte are therefore those of the documents joined by newlines.
+    `labels`. Validation sequences also have `num_bytes`: the number of UTF-8 bytes of the text, plus one for the
+    end-of-text of each document. Each end-of-text thus counts as a newline in bits per byte.
 
     If the corpus has examples, a sequence has at most `sequence_length` ids, and the columns of `encode_examples`.
     """
@@ -65,7 +65,7 @@ def load_data(arguments: DataArguments, start_token_id: int | None = None) -> Da
     """
     Load, split, tokenize and cut a corpus. The same arguments give the same sequences in the same order.
 
-    `start_token_id` is that of the model. It is left out at the beginning of chats.
+    `start_token_id` is the start token of the model. Chats that begin with it are encoded without it.
     """
     if arguments.tokenizer is None and arguments.streaming:
         raise ValueError(
@@ -74,7 +74,7 @@ def load_data(arguments: DataArguments, start_token_id: int | None = None) -> Da
         )
     corpus = load_corpus(arguments)
     tokenizer = _load_tokenizer(corpus.train, arguments)
-    # The validation split is made first: it is small, and if it has errors, they are found early.
+    # The validation split is small. It is made first, so that errors are found early.
     validation, validation_facts = _make_sequences(
         corpus.validation, "validation", tokenizer, arguments, start_token_id
     )
@@ -137,7 +137,7 @@ def load_data_once(options: str) -> Data:
 
 
 def check_data_of_run(data: Data, folder: Path, results: dict[str, Any]) -> None:
-    """Raise a `ValueError` unless `data` have the corpus and the tokenizer of a finished run with these `results`."""
+    """Raise a `ValueError` unless `data` have the corpus and tokenizer of the finished run with these `results`."""
     for name in ("sources", "train", "validation"):
         then, now = results["corpus"][name], data.facts[name]
         if then != now:
@@ -197,7 +197,7 @@ def _encode_examples(
     arguments: DataArguments,
     start_token_id: int | None,
 ) -> Dataset:
-    """Return the encoded examples of a split. An error names the row of an example that cannot be used."""
+    """Return the encoded examples of a split. Raise a `ValueError` that names the row of an invalid example."""
     if arguments.packing == "packed":
         raise ValueError(f"{arguments.name} has examples, which are not packed. Set `packing=documents`.")
     if arguments.context_marks is not None:

@@ -32,7 +32,7 @@ class DataArguments(Options):
         None,
         "Split of the Hub dataset to hold out; defaults to `validation` if the dataset has a split of this name.",
     )
-    validation_files: list[str] = option([], "Files to hold out, unless the corpus is built-in.")
+    validation_files: list[str] = option([], "Files to hold out. Built-in corpora and functions do not allow them.")
     validation_fraction: float = option(
         0.05,
         "Fraction of the documents to hold out if there is neither a validation split nor validation_files. The "

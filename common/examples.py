@@ -1,10 +1,10 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
 """
-Examples for fine-tuning: chats, prompts with completions, and texts with a gap. Their columns tell them apart.
+Examples for fine-tuning: chats, prompts with completions, and texts with a gap. The columns show which kind.
 
-Every example becomes one sequence. Its context is given, and has the label -100; its answers are predicted. An example
-is a row of a dataset; until it is encoded, it is one string of JSON, which is split and hashed as a document is.
+Every example becomes one sequence. The context is given, and has the label -100. The answers are predicted. An example
+is a row of a dataset. Until it is encoded, it is one string of JSON, which is split and hashed like a document.
 """
 
 import json
@@ -138,7 +138,7 @@ def _encode(parts: Parts, tokenizer: PreTrainedTokenizerBase) -> tuple[list[int]
 
 
 def _encode_chat(messages: list[dict[str, str]], tokenizer: PreTrainedTokenizerBase) -> tuple[list[int], list[bool]]:
-    """Return what `_encode` does. Without generation marks in the chat template, the last message is the answer."""
+    """Encode a chat, as `_encode` does. If the template has no generation marks, the last message is the answer."""
     if not GENERATION.search(_find_template(tokenizer)):
         if messages[-1]["role"] != "assistant":
             raise ValueError(f"The last message must be of the assistant, but is of {messages[-1]['role']!r}.")

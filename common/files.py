@@ -59,7 +59,7 @@ def atomic_folder(path: Path) -> Iterator[Path]:
 
 
 def publish_folder(temporary: Path, path: Path) -> None:
-    """Flush a complete folder to the disk, and rename it to `path`. An old folder at `path` is removed."""
+    """Flush the complete folder `temporary` to the disk, and rename it to `path`. Remove an old folder at `path`."""
     for inner in (*temporary.rglob("*"), temporary):
         _sync(inner)
     if path.exists():  # os.replace does not replace a folder, so for a moment `path` does not exist
@@ -91,7 +91,7 @@ def make_folder(path: Path) -> Iterator[None]:
 @contextmanager
 def lock_folder(path: Path) -> Iterator[None]:
     """
-    Lock a folder for this process. The lock ends with the process, even if the process is killed.
+    Lock a folder for this process. When the process ends, or is killed, the lock ends.
 
     Raise a `ValueError` if another process has locked the folder. Only warn if the file system has no locks.
     """
@@ -112,7 +112,7 @@ def lock_folder(path: Path) -> Iterator[None]:
 
 
 def free_space(path: Path) -> int:
-    """Return the number of free bytes on the disk of `path`, which need not exist yet."""
+    """Return the number of free bytes on the disk of `path`. The path need not exist."""
     path = path.absolute()
     return shutil.disk_usage(next(folder for folder in (path, *path.parents) if folder.exists())).free
 
@@ -141,7 +141,7 @@ def write_json(path: Path, content: Any) -> None:
 
 
 def read_json(path: Path, keys: Sequence[str], writer: str) -> dict[str, Any]:
-    """Return the content of a JSON file of the command `writer`. Raise a `ValueError` if one of `keys` is missing."""
+    """Return the content of a JSON file that `writer` wrote. Raise a `ValueError` if one of `keys` is missing."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:

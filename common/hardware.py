@@ -78,7 +78,7 @@ def hardware(accelerator: Accelerator) -> dict[str, Any]:
 
 
 def versions() -> dict[str, str]:
-    """Return the versions of Python and of those `PACKAGES` that are installed, by name."""
+    """Return the versions of Python and of the installed packages in `PACKAGES`, by name."""
     return {
         "python": platform.python_version(),
         **{name: metadata.version(name) for name in PACKAGES if find_spec(name) is not None},
@@ -106,7 +106,7 @@ def peak_flops(device: torch.device, mixed_precision: str) -> float | None:
 
 
 def peak_memory(device: torch.device) -> int:
-    """Return the peak memory so far in bytes: that of the tensors on a GPU, or of the whole process on a CPU."""
+    """Return the peak memory so far in bytes: of all tensors on a GPU, or of the whole process on a CPU."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
@@ -116,8 +116,8 @@ def keep_freed_memory() -> None:
     """
     Let the C library keep freed memory for the next allocation, instead of returning it to the system.
 
-    By default, glibc (Linux) returns large blocks at once. In each training step on a CPU, the system must then find
-    and clear new pages for the same tensors. With other C libraries, this function does nothing.
+    By default, glibc, the C library of Linux, returns large blocks at once. In each training step on a CPU, the system
+    must then provide and clear new pages. With other C libraries, this function does nothing.
     """
     if platform.libc_ver()[0] != "glibc":
         return

@@ -48,7 +48,7 @@ def load_merged(name_or_path: str | Path, **options: Any) -> Model:
 
 
 def save_model(model: Model, tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
-    """Write a model, its tokenizer and its code to a folder atomically. `AutoModel.from_pretrained` can load it."""
+    """Write a model, its tokenizer and its code atomically to a folder that `AutoModel.from_pretrained` can load."""
     with atomic_folder(folder) as temporary:
         model.save_pretrained(temporary)
         if (temporary / ADAPTER).exists():  # PEFT does not save the generation settings

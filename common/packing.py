@@ -24,7 +24,7 @@ def cut(documents: Iterable[dict[str, list[int]]], sequence_length: int) -> Iter
     """
     Join documents, and yield sequences of `sequence_length` ids. The last sequence may be shorter.
 
-    If the documents have `token_bytes`, the sequences have `num_bytes`.
+    If the documents have `token_bytes`, add `num_bytes`: the number of bytes of text in each sequence.
     """
     ids: list[int] = []
     sizes: list[int] = []
@@ -44,7 +44,7 @@ def _make_row(ids: list[int], sizes: list[int]) -> dict[str, Any]:
 
 
 def full_rows(documents: Dataset, sequence_length: int) -> Iterator[dict[str, Any]]:
-    """Yield the sequences that `cut` yields, without the last one if it has fewer than `sequence_length` tokens."""
+    """Yield the sequences of `cut`. Leave out the last one if it has fewer than `sequence_length` tokens."""
     return (row for row in cut(documents, sequence_length) if len(row["input_ids"]) == sequence_length)
 
 

@@ -23,7 +23,7 @@ GREY, BLUE, ORANGE, GREEN, RED = "#8c8c8c", "#1f5fa8", "#d9730d", "#3a8a4d", "#b
 
 
 def markdown_table(header: Sequence[str], rows: Iterable[Sequence[str]], align: str = "") -> str:
-    """Return a Markdown table. `align` has one letter, `l` or `r`, per column; by default, columns are not aligned."""
+    """Return a Markdown table. `align` has one letter per column, `l` or `r`. By default, columns are not aligned."""
     rules = [{"l": ":--", "r": "--:"}[side] for side in align]
     rule = f"|{'|'.join(rules)}|" if rules else f"| {' | '.join(['---'] * len(header))} |"
     first, *others = (f"| {' | '.join(cells)} |" for cells in (header, *rows))
@@ -48,7 +48,7 @@ def style_axes(axes: Axes, title: str) -> None:
 
 
 def label_log_axis(axis: Axis, subs: Sequence[float] = (1, 2, 5)) -> None:
-    """Label an axis that is already logarithmic with plain numbers: `subs`, and these numbers times powers of ten."""
+    """Label a logarithmic axis with plain numbers: `subs`, multiplied by powers of ten."""
     axis.set_major_locator(LogLocator(subs=subs))
     axis.set_major_formatter("{x:g}")
     axis.set_minor_formatter(NullFormatter())
@@ -97,9 +97,9 @@ def save_animation(
     figure: Figure, draw: Callable[[int], None], steps: Sequence[int], seconds: float, path: Path
 ) -> None:
     """
-    Write an animated GIF that repeats, with one frame for each of `steps`, which `draw` draws on `figure`.
+    Write an animated GIF that repeats. For each of `steps`, `draw` draws one frame on `figure`.
 
-    A frame is shown for `seconds`, and the last one longer.
+    Each frame is shown for `seconds`. The last frame is shown longer.
     """
     canvas, frames = FigureCanvasAgg(figure), []
     for step in steps:

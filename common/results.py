@@ -23,7 +23,7 @@ WITHOUT_EFFECT = {
 
 
 def read_results(folder: Path) -> dict[str, Any] | None:
-    """Return the content of `results.json` of a run, or None if there is no such file: the run is not finished."""
+    """Return the content of `results.json` of a run, or None if the run is not finished and has no such file."""
     path = folder / "results.json"
     return read_json(path, ("arguments", "steps"), "training/pretrain.py") if path.exists() else None
 
@@ -35,7 +35,7 @@ def check_is_no_run(output_dir: Path) -> None:
 
 
 def settings_of_run(model: str | Path) -> dict[str, Any]:
-    """Return the settings of the run whose model folder is `model`. They are empty if it is not part of a run."""
+    """Return the settings of the run whose model folder is `model`, or {} if `model` does not belong to a run."""
     model = Path(model).absolute()  # "." has no name
     run = model.parent
     is_of_run = model.name == "model" and (run / "tokenizer").is_dir()

@@ -3,7 +3,8 @@
 """
 Splits of a corpus, and the documents that belong to them.
 
-All copies of a document belong to the same split. Two documents are copies if they differ only in whitespace.
+If a hash of the text chooses the split, all copies of a document are in the same split. Copies differ only in
+whitespace. Validation files, a validation split and the keys of a function's texts are not checked for copies.
 """
 
 import hashlib
@@ -22,7 +23,7 @@ def has_text(text: str | None) -> bool:
 
 
 def hash_document(text: str) -> bytes:
-    """Return the SHA-256 of a document, which is the same for all copies."""
+    """Return the SHA-256 of a document. All copies have the same hash."""
     return sha256(" ".join(text.split()))
 
 
@@ -52,7 +53,7 @@ def select_text(texts: Iterable[str | None]) -> list[str]:
 
 
 def select_by_hash(texts: Iterable[str | None], split: str, validation_fraction: float) -> list[str]:
-    """Return the documents that have text and are in the split `train` or `validation`, by their hash."""
+    """Return the documents that have text, and that their hash puts into `split` (`train` or `validation`)."""
     is_validation = split == "validation"
     return [
         text for text in select_text(texts) if is_held_out(hash_document(text), validation_fraction) == is_validation
@@ -67,7 +68,7 @@ def select_others(texts: Iterable[str | None], held_out: frozenset[bytes]) -> li
 @dataclass(frozen=True)
 class Split:
     """
-    Documents of a split, which `select` takes from batches of the column `column` of `rows`.
+    Documents of a split: those that `select` returns for each batch of the column `column` of `rows`.
 
     `rows` may be the whole corpus. Writing the documents of a split to a dataset of their own would read a large corpus
     once more, so `encode_documents` selects and tokenizes in one pass.
@@ -83,7 +84,7 @@ class Split:
 
 
 def make_dataset(documents: list[str]) -> Dataset:
-    """Return a dataset of documents. It is identified by its content, so `datasets` caches what is made from it."""
+    """Return a dataset with a fingerprint of its content, so that `datasets` caches the results of its functions."""
     return Dataset.from_generator(_make_rows, gen_kwargs={"documents": documents})
 
 

@@ -33,7 +33,7 @@ BLANK_LINES = re.compile(r"^\s*(?:\n|\Z)", re.MULTILINE)
 
 
 def find_files(patterns: Sequence[str]) -> list[str]:
-    """Return the absolute paths of the files that match `patterns`, in this order, sorted for each, without copies."""
+    """Return the absolute paths of matching files without repeats, in the order of `patterns`, sorted within each."""
     files: list[str] = []
     for pattern in patterns:
         expanded = os.path.expanduser(pattern)
@@ -103,7 +103,7 @@ def _load(
         features = Features(dict.fromkeys(columns, Value("string")))
         options, kind = {"sep": separator, "keep_default_na": False, "features": features}, "csv"
     if not streaming:
-        # `datasets` identifies files in its cache by their names and times, which can be those of other contents.
+        # `datasets` identifies files in its cache by name and time. Files with other contents can have the same ones.
         options |= {"num_proc": num_proc, "name": f"default-{_hash_all(files)}"}
     data_files = [glob.escape(file) for file in files]  # `load_dataset` treats names as patterns
     loaded = load_dataset(kind, data_files=data_files, split="train", streaming=streaming, **options)
@@ -129,7 +129,7 @@ def _check_first_rows(files: Sequence[str], separator: str) -> None:
 
 
 def _find_odd_row(files: list[str]) -> str:
-    """Describe the first row of JSON Lines that is not an object, or whose values have other types than before."""
+    """Describe the first row of JSON Lines that is not an object, or has values of other types than earlier rows."""
     types: dict[str, type] = {}
     for file in files:
         with OpenFile(LocalFileSystem(), file, "rt", get_compression(file, "infer"), encoding="utf-8-sig") as lines:
@@ -147,7 +147,7 @@ def _find_odd_row(files: list[str]) -> str:
 
 def keep_text(dataset: Dataset, text_column: str) -> Dataset:
     """
-    Return a dataset that has only the documents, in the column `text`. Log the number of rows without a document.
+    Return a dataset of only the documents, in the column `text`. Log the number of rows without a document.
 
     A dataset with the columns of examples (see common/examples.py) gets the column `example` instead.
     """
@@ -162,7 +162,7 @@ def keep_text(dataset: Dataset, text_column: str) -> Dataset:
 
 def check_column(features: Mapping[str, Any], text_column: str) -> str:
     """
-    Return the column with the documents: `text_column`, or `text` if this is the only column.
+    Return the column with the documents: `text` if it is the only column, or else `text_column`.
 
     Raise a `ValueError` if the column does not exist, or does not hold text.
     """

@@ -45,7 +45,7 @@ def train_tokenizer(documents: Iterable[str], vocab_size: int) -> PreTrainedToke
             f"`vocab_size` must be at most {tokenizer.get_vocab_size()} for this corpus, which has no further "
             f"merges, but is {vocab_size}. Decrease `vocab_size`, or add text."
         )
-    # End-of-text is also the padding token, as usual for GPT-2. The attention mask of a batch tells the two apart.
+    # End-of-text is also the padding token, as usual for GPT-2. The attention mask of a batch marks the padding.
     wrapped = PreTrainedTokenizerFast(
         tokenizer_object=tokenizer, bos_token=END_OF_TEXT, eos_token=END_OF_TEXT, pad_token=END_OF_TEXT
     )
@@ -56,8 +56,8 @@ def vocabulary_arguments(tokenizer: PreTrainedTokenizerBase) -> dict[str, int | 
     """
     Return the arguments of `AOGPTConfig` that depend on the tokenizer.
 
-    The id of the mask is the first id after those of text. A decoder never embeds the mask, so its token table needs no
-    entry for it. The table of GPT-2's 50257 ids is padded to 50304, as in the released checkpoints.
+    The mask has the first id after the ids of text. A decoder never embeds the mask, so the token table needs no entry
+    for it. The table of GPT-2's 50257 ids is padded to 50304, as in the released checkpoints.
     """
     valid = tokenizer.mask_token_id
     return {

@@ -29,7 +29,7 @@ def bits_per_byte_over(nats: np.ndarray, num_bytes: np.ndarray) -> dict[str, flo
 
 def ratio_with_error(values: np.ndarray, sizes: np.ndarray) -> tuple[float, float | None]:
     """
-    Return sum(values) / sum(sizes), and its standard error, or None if there is only one value.
+    Return sum(values) / sum(sizes), and its standard error. With only one value, the standard error is None.
 
     The standard error is a first-order approximation. The pairs (value, size) must be independent.
     """

@@ -126,7 +126,7 @@ class Cell:
 def sample_cell(
     cell: Cell, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, folder: Path, machine: dict[str, Any]
 ) -> None:
-    """Generate the samples of a cell. Write them to a file: a line with settings and costs, then a line per sample."""
+    """Generate the samples of a cell. Write a file with a line of settings and costs, and a line for each sample."""
     generator = torch.Generator().manual_seed(cell.seed)
     started = time.perf_counter()
     samples: list[Sample] = []
@@ -176,7 +176,7 @@ def read_cell(cell: Cell, folder: Path) -> tuple[dict[str, Any], list[Sample]] |
 def judge_cell(
     facts: dict[str, Any], samples: Sequence[Sample], tokenizer: PreTrainedTokenizerBase, judge: Judge
 ) -> dict[str, Any]:
-    """Return `facts` (settings and costs), with the perplexity, entropies and distinct-n of the samples."""
+    """Return the settings and costs in `facts`, with the perplexity, entropies and distinct-n of the samples."""
     entropies = [unigram_entropy(sample.ids) for sample in samples]
     ids, cell = [sample.ids for sample in samples], facts["cell"]
     try:

@@ -40,7 +40,7 @@ from modeling_aogpt.orders import ORDER_NAMES, Orders, group_orders, index_by_ra
 from modeling_aogpt.tokenization import load_tokenizer
 from modeling_aogpt.validation import check_choice, check_integer, suggest
 
-TOKENS_PER_CALL = 32  # generated at once; then, texts that contain one of their `until` are left out
+TOKENS_PER_CALL = 32  # generated at once; afterwards, texts that contain a stop string are complete
 OTHER_ARGUMENTS = ("max_batch_size", "trust_remote_code")  # the harness passes these to every model
 
 
@@ -113,7 +113,7 @@ class HarnessArguments:
 
     @classmethod
     def from_harness(cls, given: dict[str, Any]) -> "HarnessArguments":
-        """Return the arguments that the harness passes, without those that it passes to every model."""
+        """Return the arguments in `given`, without the arguments that the harness passes to every model."""
         known = [field.name for field in fields(cls)]
         for name in given:
             if name not in (*known, *OTHER_ARGUMENTS):
@@ -177,11 +177,11 @@ class AnyOrderLM(TemplateLM):
                 "masks."
             )
         if rest:
-            # The harness puts a space (`target_delimiter`) before each choice. It belongs to the text only if there is
-            # a space before the mask.
+            # The harness puts a space, its `target_delimiter`, before each choice. The space belongs to the text only
+            # if there is a space before the mask.
             completion = completion.removeprefix(" ")
-        # Tokens of words include the space before the word, so it is part of the completion. The harness does the same
-        # with all whitespace at the end of a context.
+        # Tokens of words include the space before the word, so this space is moved to the completion. The harness also
+        # moves whitespace at the end of a context.
         text = before.removesuffix(" ") if rest else before.rstrip()
         return self._cut_context(*encode_parts([text, before[len(text) :] + completion, *rest], self.tokenizer))
 
@@ -236,7 +236,7 @@ class AnyOrderLM(TemplateLM):
     def _is_greedy(
         self, ids: torch.Tensor, is_token: torch.Tensor, is_target: torch.Tensor, generator: torch.Generator
     ) -> torch.Tensor:
-        """Return a boolean tensor (batch,): whether all targets of a query are the likeliest ids, in a single order."""
+        """Return a boolean tensor (batch,), True if all targets of a query are the likeliest ids, in a single order."""
         context, completion = (
             Orders(name).draw(is_token, generator)
             for name in (self.arguments.context_order, self.arguments.completion_order)
@@ -264,7 +264,7 @@ class AnyOrderLM(TemplateLM):
         return [sum(next(scores)[0] for _ in parts) for parts in texts]
 
     def generate_until(self, requests: list[Instance], disable_tqdm: bool = False) -> list[str]:
-        """Return a continuation of each context, generated from left to right up to the first of its `until`."""
+        """Return a continuation of each context, generated left to right up to the first stop string of the request."""
         groups = defaultdict(list)
         for index, (_, settings) in enumerate(request.args for request in requests):
             groups[json.dumps(settings, sort_keys=True)].append(index)
@@ -286,7 +286,7 @@ class AnyOrderLM(TemplateLM):
         temperature: float = 0.0,
         **settings: object,
     ) -> list[str]:
-        """Return a continuation of each context. The arguments are those of a task (`generation_kwargs`)."""
+        """Return a continuation of each context. The other arguments are the `generation_kwargs` of a task."""
         num_new = min(max_gen_toks, self.max_length - 1)
         until = [until] if isinstance(until, str) else until
         settings |= {"do_sample": temperature > 0 if do_sample is None else do_sample}
@@ -328,7 +328,7 @@ class AnyOrderLM(TemplateLM):
         return sequences[:, -count:].tolist()
 
     def _decode_after(self, before: list[int], ids: list[int]) -> str:
-        """Return the text of `ids` after that of `before`. Decoded alone, it could lose the space at its start."""
+        """Decode `before` and `ids` together, and return the text of `ids`. Alone, it could lose its leading space."""
         whole, start = (
             self.tokenizer.decode(part, skip_special_tokens=True, clean_up_tokenization_spaces=False)
             for part in ([*before, *ids], before)

@@ -104,8 +104,8 @@ def make_gaps(documents: list[list[int]], count: int, max_gap: int, seed: int, m
     """
     Draw gaps in `count` evenly spaced documents of at least two tokens, or in all of them if there are fewer.
 
-    In each document, at least one token remains. Unless `may_be_last`, there is a token after each gap. (Without
-    padding, nothing determines the length of a gap at the end.)
+    In each document, at least one token remains. Unless `may_be_last`, there is a token after each gap, because without
+    padding, nothing shows the length of a gap at the end.
 
     Raises:
         ValueError: If no document has two tokens.
@@ -216,7 +216,7 @@ class Filler:
         return torch.tensor(ids).to(self.model.device)
 
     def nats(self, gap: Gap, only_before: bool) -> float:
-        """Return the negative log-likelihood of the original tokens, given the text around or only before the gap."""
+        """Return the negative log-likelihood of the removed tokens, given the text around or only before them."""
         ids = self.pad(gap.ids)[None]
         positions = torch.arange(ids.shape[1], device=ids.device)[None]
         is_target = (positions >= gap.start) & (positions < gap.start + gap.length)
@@ -230,8 +230,8 @@ def evaluate(filler: Filler, gaps: list[Gap], tokenizer: PreTrainedTokenizerBase
     Return, for each method, the fraction of exact matches and, for gaps of known length, bits per byte.
 
     For methods that choose the length, the result has the fraction of right lengths instead of bits per byte. A match
-    is exact if the tokens stand for the same bytes as the removed tokens, even if they are other tokens. Fractions have
-    95 % confidence intervals, and bits per byte have standard errors.
+    is exact if its tokens have the same bytes as the removed tokens. The tokens themselves may differ. Fractions have
+    95 % confidence intervals. Bits per byte have standard errors.
     """
     end_of_text = tokenizer.eos_token_id
     num_bytes = [
@@ -263,7 +263,7 @@ def held_out_gaps(folder: Path, options: InfillingArguments) -> list[Gap]:
     data = load_data_of_run(folder)
     tokenizer, length = data.tokenizer, data.arguments.sequence_length
     rows, is_padded = data.validation["input_ids"], data.arguments.packing == "documents"
-    # In packed text, all lengths to try must fit into a sequence. Padded text has room for them, or they are not tried.
+    # In packed text, gaps with all lengths to try must fit into a sequence. In padded text, others are not tried.
     room = length if is_padded else length - options.max_length
     if room <= options.max_gap:
         raise ValueError(

@@ -25,7 +25,7 @@ from modeling_aogpt import DataCollatorForAnyOrderLM
 
 class Journal:
     """
-    Scores of finished batches, kept on disk so that a stopped run can continue.
+    Scores of finished batches. They are kept on disk, so a stopped run can continue.
 
     When a process finishes a batch, it appends a line to its own file, so not even `kill -9` loses finished batches. At
     the start, each process reads all files, so a run can continue with another number of processes.
@@ -55,7 +55,7 @@ class Journal:
             self.done[key].update(zip(indices, scores, strict=True))
 
     def add(self, key: str, indices: Sequence[int], scores: Sequence[float]) -> None:
-        """Add the scores of a batch. `key` names what was scored, and `indices` are those of the sequences."""
+        """Add the scores of a batch. `key` names the text and measure. `indices` are the indices of the sequences."""
         self.new += [(key, index, score) for index, score in zip(indices, scores, strict=True)]
         if self.file is not None:
             self.file.parent.mkdir(parents=True, exist_ok=True)

@@ -55,7 +55,7 @@ class Judge:
         self.longest = default_length(name, model.config) or MAX_LENGTH
 
     def encode(self, samples: Sequence[Sample], tokenizer: PreTrainedTokenizerBase) -> list[list[int]]:
-        """Return the judge's token ids for samples. `tokenizer` is that of the model that generated the samples."""
+        """Return the judge's token ids for samples. `tokenizer` belongs to the model that generated the samples."""
         if _have_same_ids(tokenizer, self.tokenizer):
             return [sample.ids for sample in samples]
         end_of_text = self.tokenizer.eos_token or "\n"
@@ -64,7 +64,7 @@ class Judge:
 
     def perplexity(self, sequences: Sequence[list[int]], batch_size: int) -> dict[str, Any]:
         """
-        Return the generative perplexity of samples, given as ids of the judge. Their first tokens are not scored.
+        Return the generative perplexity of samples, given as the judge's ids. The first token of each is not scored.
 
         The result is a dictionary with these keys:
 
@@ -136,7 +136,7 @@ def distinct(samples: Sequence[Sequence[int]], n: int) -> float | None:
 
 
 def format_remarks(judged: dict[str, Any]) -> str:
-    """Return a remark on the samples that the judge did not score, or only in part. Return "" if there are none."""
+    """Return a note about the samples that the judge scored only partly or not at all. Return "" if there are none."""
     counts = {"not judged": judged["unjudged"], "truncated by the judge": judged["truncated"]}
     remarks = [f"{count} sample{'s' * (count > 1)} {what}" for what, count in counts.items() if count]
     return f" ({', '.join(remarks)})" if remarks else ""

@@ -34,7 +34,7 @@ NUM_RELEASED_SEQUENCES = 16 * 8  # the released script scores 16 batches of 8 se
 
 
 def _read_wikitext_line(line: str) -> str:
-    """Return a line of WikiText as it is on the Hub: a line with text ends with a line break, other lines are empty."""
+    """Return a line of WikiText in the form of the Hub. Lines with text end with a line break, others are empty."""
     return f"{line}\n" if line.strip() else ""
 
 
@@ -213,8 +213,8 @@ def released_subset(name: str, num_sequences: int) -> list[int]:
     Return the indices of the sequences that the released script of AO-GPT scores in random orders.
 
     The script stops after 16 batches of 8 sequences, except on PTB. With 2, 4, 8 or 16 processes, PyTorch's
-    `DistributedSampler` draws these sequences with seed 0, so they are always the same. With one process, the script
-    draws other sequences in every run, and this function does not apply.
+    `DistributedSampler` draws these sequences with seed 0, so all runs use the same ones. With one process, the script
+    draws other sequences in every run. This function is then of no use.
     """
     if name == "ptb":
         return list(range(num_sequences))

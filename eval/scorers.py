@@ -36,9 +36,9 @@ class AnyOrderScorer:
     Attributes:
         model: The model.
         ensemble_size: Number M of orders of each context.
-        num_ranks: Number of random contexts from which the gain of the ensemble is estimated; must be even. With 0, the
+        num_ranks: Number of random contexts (even) from which the gain of the ensemble is estimated. With 0, the
             ensemble is computed at all ranks of an order, which takes about (M - 1) n^2 / 2 rows for n tokens.
-        num_times: Number of diffusion times from which an encoder's bound is estimated; must be even.
+        num_times: Number of diffusion times from which an encoder's bound is estimated. It must be even.
     """
 
     model: Model
@@ -54,11 +54,11 @@ class AnyOrderScorer:
         self.default_measures = ("any_order",) if self.is_encoder else MEASURES[:2]
 
     def negative_log_likelihood(self, measure: str, batch: Batch, generator: torch.Generator) -> torch.Tensor:
-        """Return -log p (batch,) of each sequence in nats, or an upper bound on it, for the kind `measure`."""
+        """Return -log p (batch,) of each sequence in nats, or an upper bound on -log p, for the kind `measure`."""
         options: dict[str, Any] = {"orders": "left_to_right" if measure == "left_to_right" else batch["orders"]}
         if measure == "ensemble":
             options = {
-                # Not batch["orders"]: log_likelihood needs fewer rows if it may draw the contexts itself.
+                # Do not pass batch["orders"]: log_likelihood needs fewer rows if it draws the contexts itself.
                 "orders": "random",
                 "ensemble_size": self.ensemble_size,
                 "num_ranks": self.num_ranks or None,

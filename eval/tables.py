@@ -5,7 +5,7 @@ Markdown tables that compare models with each other and with published results (
 
     python eval/tables.py RESULTS.json [...]
 
-Each RESULTS.json is a file that eval/zero_shot.py wrote. Results for text files are shown in a table of their own.
+Each RESULTS.json is a file that eval/zero_shot.py wrote. Text files and benchmark datasets have separate tables.
 """
 
 import sys
@@ -120,7 +120,7 @@ def list_departures(results: dict[str, Any], measure: str, names: Iterable[str])
 
 
 def paper_table(runs: Sequence[dict[str, Any]]) -> str:
-    """Return Tables 4 and 5 with results of `runs` in bold, below the published results of the same model size."""
+    """Return the paper's Tables 4 and 5, with results of `runs` in bold below published results for the same size."""
     sizes = sorted({size for run in runs if (size := _published_size(run["num_parameters"]))})
     titles = [data_set.title for data_set in EVALUATION_SETS.values()]
     rows: list[tuple[str, ...]] = []
@@ -162,9 +162,9 @@ def _show(metric: str, digits: int) -> Callable[[dict[str, Any]], str]:
     )
 
 
-# Columns of the table of eval/zero_shot.py. To add one, add a line: the header, `l` or `r` for the alignment, and a
-# function that returns the text of a cell. Its argument has the values in results.json of one measure on one text, and
-# `text` and `measure`. (The values are computed in `_summarize` of eval/zero_shot.py.)
+# Columns of the table of eval/zero_shot.py. To add a column, add a line: the header, `l` or `r` for the alignment, and
+# a function that returns the text of a cell. The function gets the results of one measure on one text, with the keys
+# `text` and `measure`. `_summarize` in eval/zero_shot.py computes these results.
 COLUMNS: dict[str, tuple[str, Callable[[dict[str, Any]], str]]] = {
     "text": ("l", lambda result: result["text"]),
     "documents": ("r", lambda result: f"{result['documents']:,}"),
@@ -196,7 +196,7 @@ def generative_table(results: Sequence[dict[str, Any]], average: str = "mean") -
     """
     Return a table of generative perplexities like the paper's Table 1, with the models of `results` in bold.
 
-    If GPT-2 large is the judge and `average` is `"mean"`, published results are shown above them. A cell has the form
+    If GPT-2 large is the judge and `average` is `"mean"`, published results are shown first. A cell has the form
     "generative perplexity ± standard error / mean unigram entropy of the samples in nats". `average` is `"mean"` for
     the mean perplexity of the samples, as published. It is `"pooled"` for the perplexity over all tokens, on which a
     few bad samples have less effect.

@@ -133,7 +133,7 @@ class ScoringArguments(Options):
 
     @property
     def is_published(self) -> bool:
-        """Whether the texts are cut, and computed with the precision, as for the paper's tables."""
+        """Whether the texts are cut, and the precision chosen, as for the paper's tables."""
         return bool(self.datasets) and self.protocol == "published"
 
 
@@ -151,7 +151,7 @@ class Text:
     facts: dict[str, Any]
 
 
-# Called with the results in the main process, before the finished batches are removed.
+# The main process calls this function with the results, before the finished batches are removed.
 Save = Callable[[dict[str, Any]], None]
 
 
@@ -284,7 +284,7 @@ def choose_length(model: PreTrainedModel, arguments: ScoringArguments, default: 
 def _choose_start(
     scorer: ModelScorer, tokenizer: PreTrainedTokenizerBase, length: int, arguments: ScoringArguments
 ) -> None:
-    """For a causal model, choose the id before each sequence, so that the first token is scored, or choose none."""
+    """Choose the id that a causal model reads first, so that the first token of a text is scored, or choose none."""
     if not isinstance(scorer, CausalScorer):
         return
     if not arguments.is_published:
@@ -300,7 +300,7 @@ def _choose_start(
 def _load_texts(
     arguments: ScoringArguments, packing: str, cut: Callable[[Dataset, str, dict[str, Any]], Text]
 ) -> dict[str, Text]:
-    """Return the texts to score, by name. `cut` makes a `Text` of documents, their packing or protocol, and facts."""
+    """Return the texts to score, by name. `cut` makes a `Text` from documents, a packing or protocol, and sources."""
     if arguments.text_file:
         files = find_files(arguments.text_file)
         check_sample_by(arguments.sample_by, files)
@@ -364,7 +364,7 @@ def _score_text(
     arguments: ScoringArguments,
     journal: Journal,
 ) -> dict[str, Any]:
-    """Return the facts of a text, its number of scored tokens, and the results of each measure (see `_summarize`)."""
+    """Return the sources and counts of a text, and the results of each measure (see `_summarize`)."""
     batch_size = max(1, arguments.tokens_per_batch // length)
     measures = {}
     for measure, precision in precisions.items():
@@ -384,7 +384,7 @@ def _summarize(scorer: ModelScorer, sequences: list[dict[str, Any]], nats: np.nd
     `nats` has the negative log-likelihood of each sequence.
     """
     results = {"sequences": len(sequences), **perplexity_over(nats, np.array(_count_tokens(scorer, sequences)))}
-    # `num_bytes` includes the first token. If it is not scored, bits per byte would be too low, so they are left out.
+    # `num_bytes` includes the first token. If it is not scored, bits per byte would be too low. Leave them out.
     if not scorer.num_unscored:
         results |= bits_per_byte_over(nats, np.array([one["num_bytes"] for one in sequences]))
     return results
@@ -405,8 +405,8 @@ def output_paths(model_name: str, identity: str | None, arguments: ScoringArgume
     """
     Return the path of the results, and the folder for finished batches.
 
-    The name of the folder for finished batches contains a hash of the model's name, of its weights, and of all
-    arguments that affect results. So does the default name of the folder of the results.
+    Both names contain a hash of the model's name, of its weights, and of all arguments that affect results. If
+    `output_dir` is set, it is the folder of the results.
     """
     settings = asdict(arguments) | {"model": model_name, "weights": identity}
     del settings["output_dir"], settings["tokens_per_batch"]

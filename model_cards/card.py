@@ -26,9 +26,9 @@ FACTS = {
 
 def find_cards() -> dict[str, tuple[Path, str | None]]:
     """
-    Return the YAML file and the model size of each card in this folder.
+    Return the YAML file and the model size of each card in this folder. The size is None for a file without sizes.
 
-    Keys are the names of the cards, such as `quickstart` (size None) or `ao-gpt-small`.
+    Keys are the names of the cards, such as `quickstart` or `ao-gpt-small`.
     """
     cards = {}
     for path in sorted(HERE.glob("*.yaml")):
@@ -155,7 +155,7 @@ def _fill_in_source(facts: dict[str, Any], config: AOGPTConfig) -> dict[str, Any
     source = getattr(config, "source_config", None)
     if source is None:
         return facts
-    # These values come from files of others. They are inserted into Markdown, so only plain names are accepted.
+    # These values come from files of other people, and are inserted into Markdown. Only plain names are accepted.
     name, licence = source.get("_name_or_path"), source.get("license", "unknown")
     architecture = (source.get("architectures") or [source["model_type"]])[0]
     values = {
@@ -185,7 +185,7 @@ def _mask_a_word(text: str) -> str:
 
 
 def _quote(text: str) -> str:
-    """Return a text as a literal of Python. Characters above U+FFFF are kept, because JSON would escape them in two."""
+    """Return a text as a literal of Python. Keep characters above U+FFFF: JSON would escape each as two."""
     return json.dumps(text, ensure_ascii=False)
 
 

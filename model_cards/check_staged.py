@@ -19,7 +19,7 @@ PROJECT = ("modeling_aogpt", "common", "training", "eval", "model_cards", "tests
 
 def hide_other_packages(*kept: str) -> set[str]:
     """
-    Make installed packages unavailable for import in this process, except `kept` and the packages that they require.
+    Make installed packages unavailable for import in this process, except the packages `kept` and their requirements.
 
     Return the names of the modules that can no longer be imported.
     """
@@ -30,7 +30,7 @@ def hide_other_packages(*kept: str) -> set[str]:
     names = list(kept)
     while names:
         package = others.pop(canonicalize_name(names.pop()), None)
-        if package is not None:  # it is None if it was removed before, or is required only on another platform
+        if package is not None:  # None: a package that was removed before, or is required only on another platform
             requirements = map(Requirement, package.requires or ())
             names += [r.name for r in requirements if r.marker is None or r.marker.evaluate({"extra": ""})]
     hidden = {

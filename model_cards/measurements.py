@@ -15,7 +15,7 @@ from eval.protocols import EVALUATION_SETS
 from eval.tables import CLEAN, ZERO_SHOT_KEYS, list_departures
 from training.arguments import TrainingArguments, order_settings
 
-COMMIT = "0" * 40  # form of the identity of a model on the Hub; that of a model in a folder is shorter
+COMMIT = "0" * 40  # form of the identity of a model on the Hub; the identity of a model in a folder is shorter
 ORDER_SETTINGS = (
     *order_settings(TrainingArguments()),
     *("left_to_right_fraction", "final_left_to_right_fraction", "left_to_right_steps"),
@@ -181,7 +181,7 @@ def _describe_split(name: str, results: dict[str, Any], measure: str) -> str:
     """
     Return the split of a dataset, and how it was scored.
 
-    For a benchmark dataset, this is the protocol, and how it differs from that of published results.
+    For a benchmark dataset, name the protocol, and list the differences from published results.
     """
     dataset = results["datasets"][name]
     if name not in EVALUATION_SETS:

@@ -51,7 +51,7 @@ from modeling_aogpt.tokenization import load_matching_tokenizer
 
 ROOT = Path(__file__).parents[1]
 CHECK = Path(__file__).parent / "check_staged.py"
-MAX_SHARD_SIZE = "2GB"  # if an upload is interrupted, less is uploaded again than with Transformers' 50GB
+MAX_SHARD_SIZE = "2GB"  # after an interrupted upload, less is sent again than with Transformers' 50GB
 
 
 @dataclass
@@ -79,7 +79,7 @@ class PublishArguments:
 # -------------------------------------------------------------------------------------------------------- preparation
 
 
-# Cards for one kind of model each (see `default_card`). They are refused for models of other kinds.
+# Cards for one kind of model each (see `default_card`). Models of other kinds cannot use them.
 DEFAULT_CARDS = ("encoder", "left_to_right", "converted", "converted_masked")
 
 
@@ -161,7 +161,7 @@ def _choose_facts(
 def _read_measurements(
     model: Model, folder: Path, results: dict[str, Any] | None, paths: Sequence[Path]
 ) -> list[Measurement]:
-    """Return the measurements of a run, if `results` are those of a run, and those in files of eval/zero_shot.py."""
+    """Return the measurements in the `results` of a run, if any, and in `paths`, files that eval/zero_shot.py wrote."""
     weights = identity_of_weights(str(folder)) if paths else None
     measurements = [] if results is None else read_run_measurements(results)
     for path in paths:
@@ -172,7 +172,7 @@ def _read_measurements(
 
 def _fit_texts(facts: dict[str, Any], tokenizer: PreTrainedTokenizerBase, longest: int) -> dict[str, Any]:
     """
-    Return the facts of a card, with `text` cut if it and one mask have more than `longest` tokens together.
+    Return the facts of a card. Cut `text` if the text and one mask together have more than `longest` tokens.
 
     Raises:
         ValueError: If `infill`, the text with masks, is too long.

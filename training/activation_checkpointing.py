@@ -51,8 +51,8 @@ def _selective_policy(hidden_size: int) -> Any:
     def policy(
         context: SelectiveCheckpointContext, operator: torch._ops.OpOverload, *arguments: Any, **_: Any
     ) -> CheckpointPolicy:
-        # Results of products with a small inner dimension, such as the modulations, are not saved: recomputing them is
-        # cheap compared with the memory that they take.
+        # Results of products with a small inner dimension, such as the modulations, are not saved. They take much
+        # memory, but little time to recompute.
         is_large = operator in PRODUCTS and arguments[-1].shape[0] >= hidden_size
         return CheckpointPolicy.MUST_SAVE if is_large or operator in ATTENTION else CheckpointPolicy.PREFER_RECOMPUTE
 
@@ -68,8 +68,8 @@ def release_freed_memory() -> None:
     """
     Let glibc return freed memory to the system. With other C libraries, do nothing.
 
-    By default, it keeps the memory of freed tensors between activations still in use: after the forward pass of AO-GPT
-    small with selective checkpointing, half a gigabyte.
+    By default, glibc keeps freed tensors of up to 32 MiB that lie between activations still in use. After the forward
+    pass of AO-GPT small with selective checkpointing, they take half a gigabyte.
     """
     if platform.libc_ver()[0] == "glibc":
         ctypes.CDLL(None).malloc_trim(0)

@@ -15,7 +15,7 @@ from modeling_aogpt.loading import read_config
 
 Architecture = dict[str, Any]  # values of all keys in `DEFAULTS`
 
-# Arguments of `AOGPTConfig` that are not keys: they depend on the tokenizer, or only converted models have them.
+# Arguments of `AOGPTConfig` that are not keys, because they depend on the tokenizer or exist only in converted models.
 NOT_KEYS = {
     *("vocab_size", "num_valid_tokens", "mask_token_id", "bos_token_id", "eos_token_id", "pad_token_id"),
     *("no_rope_layers", "source_config"),
@@ -64,7 +64,7 @@ def _parse_mapping(text: str) -> dict[str, Any]:
 
 
 def _to_value(value: Any) -> Any:
-    """Return the value of YAML text. In YAML 1.1, 1e6 is text, because a number needs a dot and a sign (1.0e+6)."""
+    """Return the value of YAML text. Also accept numbers such as 1e6, which YAML 1.1 reads as text."""
     if not isinstance(value, str):
         return value
     return float(value) if re.fullmatch(r"\d+(\.\d*)?[eE]\+?\d+", value) else yaml.safe_load(value)

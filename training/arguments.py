@@ -150,7 +150,7 @@ def order_settings(training: TrainingArguments) -> dict[str, Any]:
 
 
 def accumulation_steps(training: TrainingArguments, num_processes: int) -> int:
-    """Return the number of forward passes per step in each process. Raise a `ValueError` if they are not equal."""
+    """Return the number of forward passes per step in each process. Raise a `ValueError` if batches do not divide."""
     per_device = training.per_device_batch_size
     divisor = num_processes * (per_device or 1)
     if training.batch_size % divisor:

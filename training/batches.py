@@ -36,7 +36,7 @@ def rows_of_samples(samples: list[int], num_rows: int, seed: int) -> list[int]:
 
 
 class Samples:
-    """Map-style dataset that maps the number of a sample to the features that a data collator takes as input."""
+    """Map-style dataset that maps the number of a sample to the input features of a data collator."""
 
     def __init__(self, rows: Dataset | PackedRows, seed: int) -> None:
         self.rows = rows if isinstance(rows, PackedRows) else rows.with_format("numpy")
@@ -65,7 +65,7 @@ class Batches:
     """
     Iterator over the collated batches of forward passes, from `Samples` or `StreamedSamples`.
 
-    `position` is the position in the streamed corpus from which to resume after the last batch; None for `Samples`.
+    `position` is where to resume in the streamed corpus after the last batch. For `Samples`, it is None.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class Batches:
 
 def _end_with_parent(worker: int) -> None:
     """
-    Make a worker ignore the signals that stop a run, and end with the training process, even if that is killed.
+    Make a worker ignore the signals that stop a run. When the training process ends or is killed, end the worker.
 
     Launchers and terminals send these signals to all processes, but the current step still needs its workers. From
     Python 3.14 on, the parent of a worker is a fork server, which lives as long as its children.

@@ -72,8 +72,8 @@ class CheckpointWriter:
     """
     Writer of the checkpoints of a run.
 
-    A checkpoint becomes visible when it is complete. Older checkpoints are then removed, except for the newest
-    `keep` - 1 and those that `is_milestone` selects.
+    A checkpoint becomes visible when it is complete. Older checkpoints are then removed, except for the newest `keep` -
+    1, and for milestones.
     """
 
     folder: Path
@@ -98,7 +98,7 @@ class CheckpointWriter:
         return path
 
     def remove_older(self, newest: Path) -> None:
-        """Remove older checkpoints than `newest` (see the class), and that of the same step in the other format."""
+        """Remove checkpoints older than `newest` (see the class), and a checkpoint of its step in the other format."""
         step, paths = step_of(newest), [path for path in reversed(checkpoints_in(self.folder)) if path != newest]
         older = [path for path in paths if step_of(path) < step]
         removed = [path for path in older[self.keep - 1 :] if not self.is_milestone(step_of(path))]
@@ -133,7 +133,7 @@ class _FolderWriter(StorageWriter):
         self._path, self._state, self._on_finish = path, state, on_finish
 
     def finish(self, metadata: dcp.Metadata, results: list[Any]) -> None:
-        """Complete the checkpoint. This runs in the main process, and fails if it does not see the files of others."""
+        """Complete the checkpoint in the main process. Raise an error if the files of other processes are missing."""
         super().finish(metadata, results)
         names = {written.storage_data.relative_path for process in results for written in process}
         sizes = {name: os.path.getsize(self.path / name) for name in sorted(names)}
@@ -194,14 +194,14 @@ def load_checkpoint(path: Path) -> Checkpoint:
 
 
 def _cause(error: BaseException) -> BaseException:
-    """Return the error of the first process that failed, or `error` itself if it is not from several processes."""
+    """Return the error of the first process that failed. If `error` does not combine several errors, return it."""
     return next(iter(error.failures.values()))[0] if isinstance(error, dcp.CheckpointException) else error
 
 
 def training_state(
     model: nn.Module, average: dict[str, torch.Tensor], optimizer_state: OptimizerState
 ) -> dict[str, torch.Tensor]:
-    """Return the weights, their moving averages and their AdamW states by the names that they have in a checkpoint."""
+    """Return the weights, moving averages and AdamW states. The keys are the names of tensors in a checkpoint."""
     tensors = {}
     for name, weight in trainable_weights(model).items():
         state = {"weights": weight.detach(), "average": average[name], **optimizer_state.get(weight, {})}
@@ -222,7 +222,7 @@ def load_state(
 
 
 def load_checkpoint_model(checkpoint: Checkpoint, weights: str = "average") -> Model | PeftModel:
-    """Return the model of a checkpoint with the moving averages (`"average"`) or the last values (`"weights"`)."""
+    """Return the model of a checkpoint with the moving averages (`"average"`) or the latest weights (`"weights"`)."""
     training = TrainingArguments.from_settings(checkpoint.metadata.get("settings", {}))
     if training.lora_rank:
         check_base(training, checkpoint.metadata)

@@ -69,7 +69,7 @@ def parse_keys(argv: list[str]) -> tuple[Architecture, DataArguments, TrainingAr
 
 def _read_options(options: list[str], known: Container[str]) -> dict[str, str | list[str] | None]:
     """Return the values of options: None for `--KEY null`, and false for `--no_KEY`. The last option counts."""
-    if options and not options[0].startswith("--"):  # it would become part of a list of the YAML file
+    if options and not options[0].startswith("--"):  # the value would become part of a list of the YAML file
         raise ValueError(f"Only options may follow the YAML file, but {options[0]!r} does. Write `--KEY {options[0]}`.")
     settings: dict[str, list[str]] = {}
     values: list[str] = []
@@ -92,7 +92,7 @@ def _read_settings(path: Path, known: dict[str, bool]) -> Settings:
     """
     Return the keys and values of a YAML file, without the keys whose value is null.
 
-    Values replace those of the file `base`, whose path is relative to the folder of this file.
+    The values replace the values of the file `base`, a path relative to the folder of this file.
     """
     settings, files = _read_file(path, known), [path]
     while (base := settings.pop("base", "")) not in NULL:
@@ -105,7 +105,7 @@ def _read_settings(path: Path, known: dict[str, bool]) -> Settings:
 
 def _read_file(path: Path, known: dict[str, bool]) -> Settings:
     """
-    Return the keys and values of a YAML file. `known` says for each known key whether its value may be a list.
+    Return the keys and values of a YAML file. `known` maps each known key to whether its value may be a list.
 
     The values stay text. The type of a setting then decides whether `no` is False or text, and 1.10 a number or text.
     """

@@ -17,7 +17,7 @@ from modeling_aogpt.data_collator import draw_integers, make_streams, to_uniform
 from modeling_aogpt.unmasking import MAX_MASKED_FRACTION
 from training.arguments import TrainingArguments, order_settings
 
-# Indices of independent random streams. The orders have another stream, which `DataCollatorForAnyOrderLM` uses.
+# Indices of independent random streams. `DataCollatorForAnyOrderLM` uses a further stream for the orders.
 CHOICES, TIMES, MASKS = -2, -3, -4
 
 
@@ -37,14 +37,14 @@ class OrderDraws:
     def __init__(self, training: TrainingArguments) -> None:
         self.training = training
         self._collator = DataCollatorForAnyOrderLM(
-            pad_token_id=0,  # of examples, which have different lengths; any id can be used
+            pad_token_id=0,  # pads shorter examples; any id can be used
             **order_settings(training),
             seed=training.seed,
             left_to_right_fraction=training.left_to_right_fraction,
         )
 
     def __call__(self, features: Sequence[Mapping[str, object]]) -> dict[str, torch.Tensor]:
-        """Return `input_ids`, `orders` and `labels`. Features have `input_ids` and `order_seed` (sample number)."""
+        """Return `input_ids`, `orders` and `labels`. Features have `input_ids` and `order_seed`, the sample number."""
         training, final = self.training, self.training.final_left_to_right_fraction
         if final is not None:
             samples = _sample_numbers(features)

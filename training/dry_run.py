@@ -5,8 +5,8 @@ Command that estimates the time, memory and disk space of a run, without a GPU a
 
     python training/dry_run.py CONFIG.yaml [--key value ...] [--launch training/accelerate/ddp.yaml] [--gpu NAME]
 
-CONFIG.yaml and `--key value` are as for training/pretrain.py. The command fails if the memory or the disk is too
-small. It loads the tokenizer of the run, but not the corpus.
+CONFIG.yaml and `--key value` have the same meaning as for training/pretrain.py. The command fails if the memory or the
+disk is too small. It loads the tokenizer of the run, but not the corpus.
 """
 
 import sys
@@ -82,7 +82,7 @@ def read_model_config(model: Architecture, data: DataArguments, training: Traini
 def estimate_run(
     config: AOGPTConfig, data: DataArguments, training: TrainingArguments, options: Arguments
 ) -> tuple[dict[str, str], list[str]]:
-    """Return the estimated quantities by name, and one sentence for each resource (memory, disk) that is too small."""
+    """Return the estimated quantities by name, and a sentence for each resource that is too small: memory, disk."""
     launch = read_launch(options)
     num_processes = launch["num_processes"]
     name, gpu = find_gpu(options.gpu)
@@ -120,7 +120,7 @@ def estimate_run(
 
 
 def find_gpu(name: str | None) -> tuple[str, GPU]:
-    """Return the name and the properties of a GPU, by default of the GPU of this machine or of `DEFAULT_GPU`."""
+    """Return the name and the properties of a GPU. Defaults to the GPU of this machine, or else to `DEFAULT_GPU`."""
     name = name or (torch.cuda.get_device_name() if torch.cuda.is_available() else DEFAULT_GPU)
     if name not in GPUS:
         raise ValueError(f"`gpu` must be one of {', '.join(GPUS)}, but is {name!r}.")
@@ -158,7 +158,7 @@ def device_memory(model: Model, num_tokens: int, training: TrainingArguments, la
     """
     Return the estimated peak memory of a GPU in bytes.
 
-    With torch.compile, the peak is often lower; with fragmentation, it is higher.
+    The estimate ignores torch.compile, which often lowers the peak, and fragmentation, which raises it.
 
     `num_tokens` is the number of tokens of a forward pass. In evaluations with sharded weights, each GPU has all
     weights in the precision of training. With LoRA, frozen weights have no gradients and no optimizer state.

@@ -32,8 +32,8 @@ def evaluate(model: Model, rows: Dataset, training: TrainingArguments, accelerat
     """
     Compute the bits per byte of `eval_sequences` evenly spaced sequences, which are divided among the processes.
 
-    Return the bits per byte `left_to_right` (decoders only) and `any_order`, which are those of all sequences together,
-    and the numbers of `sequences`, `bytes` and `seconds`. Of examples, only the answers are scored, given the context.
+    Return the bits per byte over all sequences, `left_to_right` (only for decoders) and `any_order`, and the numbers of
+    `sequences`, `bytes` and `seconds`. In examples, only the answers are scored, given the context.
     """
     started = time.perf_counter()
     numbers = evenly_spaced(len(rows), training.eval_sequences or len(rows))
@@ -63,7 +63,7 @@ def evaluate(model: Model, rows: Dataset, training: TrainingArguments, accelerat
 
 
 def _decoder_nats(model: AOGPTForAnyOrderLM, sequences: list[list[int]], numbers: list[int]) -> torch.Tensor:
-    """Return the sums of the nats of all tokens, left to right and in random orders, which depend only on `numbers`."""
+    """Return the sum of the nats of all tokens left to right, and in random orders drawn from the seeds `numbers`."""
     features = [{"input_ids": ids, "order_seed": number} for ids, number in zip(sequences, numbers, strict=True)]
     batch = DataCollatorForAnyOrderLM(left_to_right_fraction=0.0, seed=ORDER_SEED)(features)
     input_ids, orders = batch["input_ids"].to(model.device), batch["orders"].to(model.device)
@@ -72,7 +72,7 @@ def _decoder_nats(model: AOGPTForAnyOrderLM, sequences: list[list[int]], numbers
 
 
 def _answer_nats(model: AOGPTForAnyOrderLM, rows: dict[str, list], numbers: list[int]) -> torch.Tensor:
-    """Return what `_decoder_nats` does, for the answers of examples given their context."""
+    """Return the sums of `_decoder_nats` for the answers of examples, given the context."""
     features = [dict(zip(rows, row, strict=True)) for row in zip(*rows.values(), strict=True)]
     features = [feature | {"order_seed": number} for feature, number in zip(features, numbers, strict=True)]
     nats = []
@@ -88,7 +88,7 @@ def _encoder_nats(model: MDMEncoderForMaskedLM, sequences: list[list[int]], samp
     """
     Return an unbiased estimate of the bound (Eq. 7) on the negative log-likelihood of `sequences`, in nats.
 
-    The diffusion times are stratified over the `num_rows` sequences of the evaluation, of which these are `samples`.
+    The diffusion times are stratified over all `num_rows` sequences of the evaluation, of which `samples` are indices.
     """
     draws = TrainingArguments(seed=ORDER_SEED, batch_size=num_rows, left_to_right_fraction=0.0)
     features = [{"input_ids": ids, "order_seed": sample} for ids, sample in zip(sequences, samples, strict=True)]

@@ -35,7 +35,7 @@ def create_model(
     """
     Return the model of a run in training mode. With FSDP2, it is on the CPU or, except in process 0, without data.
 
-    Without `load_weights`, the weights are random, because those of a checkpoint will replace them.
+    Without `load_weights`, the weights are random, because the weights of a checkpoint will replace them.
     """
     if training.lora_rank and accelerator.distributed_type == DistributedType.FSDP:
         raise ValueError("`lora_rank` cannot be combined with FSDP2. Train with DDP, or on one GPU.")
@@ -76,7 +76,7 @@ def distribute(accelerator: Accelerator, objective: Objective, optimizer: Optimi
 def check_tokenizer(
     tokenizer: PreTrainedTokenizerBase, model: Architecture, data: DataArguments, training: TrainingArguments
 ) -> None:
-    """Raise a `ValueError` if the model cannot have a given tokenizer, or if `init_from` has another one."""
+    """Raise a `ValueError` if the model cannot have the given tokenizer, or if `init_from` has another tokenizer."""
     if data.vocab_size not in (DataArguments.vocab_size, len(tokenizer)):
         logger.warning("`vocab_size` has no effect, because the tokenizer is that of %s. Remove it.", data.tokenizer)
     config, init_from = build_config(model, **vocabulary_arguments(tokenizer)), training.init_from
@@ -119,7 +119,7 @@ def make_model(
 
 
 def set_default_order(model: Model, training: TrainingArguments) -> None:
-    """Make left to right the default order of `generate` after such a training, and remove it after another one."""
+    """Make left to right the default order of `generate` if the training used such orders. If not, remove it."""
     settings = model.generation_config
     if training.orders in LEFT_TO_RIGHT_ORDERS and training.stride is None:
         settings.order = "left_to_right"

@@ -5,7 +5,7 @@ Training objectives: modules that contain a model and return the loss of a batch
 
 Objectives have no randomness: orders, diffusion times and masked positions are part of the batch (see
 training/draws.py). With uniformly random orders, all objectives except the score entropy are unbiased estimates of the
-same upper bound on -log p(x) / n. It is Eq. 7 of the paper, and equals Eq. 1.
+same upper bound on -log p(x) / n. This bound is Eq. 7 of the paper, which equals Eq. 1.
 """
 
 from typing import Any
@@ -60,7 +60,7 @@ class AnyOrderObjective(Objective):
         Return the loss of sequences. `input_ids`, `orders` and `labels` have shape (batch, n).
 
         Padding must be on the right, last in the orders, and have the label -100, as in the batches of the data
-        collator. No token attends to it then, so `attention_mask`, which is part of these batches, is not needed.
+        collator. Then no token attends to padding, and `attention_mask`, which these batches contain, is not used.
 
         `labels` defaults to `input_ids`. Tokens with the label -100 are not part of the loss. The sum of the losses of
         the other tokens is divided by `num_items_in_batch`, which defaults to their number.

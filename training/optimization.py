@@ -32,8 +32,8 @@ def learning_rate_at(step: int, training: TrainingArguments) -> float:
     """
     Return the learning rate of a step in 0 ... `max_steps` - 1.
 
-    It rises linearly until step `warmup_steps`. With `"cosine"`, it then falls along half a cosine; with
-    `"warmup_stable_decay"`, linearly in the last `decay_steps` steps. It would reach its final value at `max_steps`.
+    It rises linearly until step `warmup_steps`. With `"cosine"`, it then falls along half a cosine. With
+    `"warmup_stable_decay"`, it falls linearly in the last `decay_steps` steps. It would end at step `max_steps`.
     """
     peak, final, warmup_steps = training.learning_rate, training.final_learning_rate, training.warmup_steps
     if step < warmup_steps:
@@ -46,7 +46,7 @@ def learning_rate_at(step: int, training: TrainingArguments) -> float:
 
 
 def first_decay_step(training: TrainingArguments) -> int | None:
-    """Return the first step of the final decay, before which `max_steps` has no effect, or None for a cosine."""
+    """Return the first step of the final decay, or None for a cosine. `max_steps` has no effect on earlier steps."""
     if training.learning_rate_schedule == "warmup_stable_decay":
         return training.max_steps - training.decay_steps
     return None

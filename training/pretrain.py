@@ -106,7 +106,7 @@ def set_up(argv: list[str], lock: ExitStack) -> "Pretraining | None":
     settings = to_settings(architecture, data_arguments, training)
     start_token_id = architecture["start_token_id"]
     accelerator = start_accelerator(
-        # A machine that only prepares the data may not support the precision of training, or have the tracker.
+        # A machine that only prepares the data may lack the tracker, or not support the precision of training.
         mixed_precision="no" if training.prepare_only else training.mixed_precision,
         dynamo_backend=training.dynamo_backend,
         log_with=logger_types("none" if training.prepare_only else training.tracker),
@@ -158,8 +158,8 @@ class Pretraining:
     """
     A training run: model, moving averages of the weights, optimizer and progress.
 
-    Data, orders and learning rate depend only on step and seed, so they have no state. (The position in a streamed
-    corpus is stored only so that a resumed run does not read the corpus from the beginning.)
+    Data, orders and learning rate depend only on step and seed, so they have no state. The position in a streamed
+    corpus is stored only to save time: without it, a resumed run would read the corpus from the beginning.
     """
 
     def __init__(
@@ -282,7 +282,7 @@ class Pretraining:
         return is_due and (not evaluations or evaluations[-1]["step"] != step)
 
     def _log_steps(self, first: int, bar: tqdm) -> None:
-        """Log the steps from `first` on whose losses are known, and update the progress bar."""
+        """Log all steps since `first` whose losses are already known, and update the progress bar."""
         training, losses = self.training, self.progress.losses
         for step in range(first, len(losses)):
             if (step + 1) % training.logging_steps == 0 or step + 1 == training.max_steps:
@@ -432,7 +432,7 @@ class Pretraining:
         if checkpoint is None:
             raise OSError(f"The checkpoint of step {progress.step} is damaged. Run the same command again.")
         model = load_checkpoint_model(checkpoint)
-        (training.output_dir / "results.json").unlink(missing_ok=True)  # of a shorter run, with other weights
+        (training.output_dir / "results.json").unlink(missing_ok=True)  # of a shorter run with other weights
         save_model(model, self.data.tokenizer, training.output_dir / "model")
         results = {
             "arguments": self.settings,

@@ -15,7 +15,7 @@ from training.optimization import learning_rate_at
 
 
 def loss_curve(losses: list[float], training: TrainingArguments) -> dict[str, list[float]]:
-    """Return, for each interval of `logging_steps` steps: its last step, the learning rate there, and the mean loss."""
+    """Return the last step, the learning rate at it, and the mean loss of each interval of `logging_steps` steps."""
     window = training.logging_steps
     ends = [*range(window, len(losses), window), len(losses)]
     return {

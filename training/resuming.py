@@ -28,7 +28,7 @@ SCHEDULE = {"max_steps", "decay_steps", "left_to_right_steps"}
 
 
 def to_settings(model: Architecture, data: DataArguments, training: TrainingArguments) -> dict[str, Any]:
-    """Return all keys and values of a run, in a form that JSON can store."""
+    """Return all keys of a run with their values, converted to types that JSON can store."""
     values = model | asdict(data) | asdict(training)
     return {key: str(value) if isinstance(value, Path) else value for key, value in values.items()}
 
@@ -119,10 +119,10 @@ def _format_changed(saved: dict[str, Any], current: dict[str, Any]) -> str:
 
 def checkpoint_to_resume(training: TrainingArguments, settings: dict[str, Any]) -> Checkpoint | None:
     """
-    Return the newest checkpoint from which a run can be resumed, or None if there is no valid one.
+    Return the newest checkpoint from which a run can be resumed, or None if there is no valid checkpoint.
 
-    The checkpoint's run may differ in `SCHEDULE`, if every step up to the checkpoint had the learning rate and
-    left-to-right fraction that it would have now. Raise a `ValueError` if no checkpoint fits, or has other settings.
+    The settings in `SCHEDULE` may have changed, if the learning rates and left-to-right fractions of all steps up to
+    the checkpoint stay the same. Raise a `ValueError` if no checkpoint fits, or has other settings.
     """
     too_late: list[str] = []
 

@@ -58,7 +58,7 @@ def shard_gradients(accelerator: Accelerator) -> None:
 
 
 def gets_weights(accelerator: Accelerator) -> bool:
-    """Return whether this process gets its weights from process 0 (in `Accelerator.prepare`, which shards them)."""
+    """Return whether this process gets its weights from process 0, when `Accelerator.prepare` shards them."""
     is_fsdp = accelerator.distributed_type == DistributedType.FSDP
     return is_fsdp and accelerator.state.fsdp_plugin.cpu_ram_efficient_loading and not accelerator.is_main_process
 
@@ -70,7 +70,7 @@ def gathered(module: nn.Module, accelerator: Accelerator) -> Iterator[None]:
     if root is None:
         yield
         return
-    # The first forward pass initializes the root. If it were a pass of a part, this part would become a root.
+    # The module of the first forward pass becomes the root. A forward pass of a part would make this part a root.
     root._get_fsdp_state()._lazy_init()
     root.set_reshard_after_forward(False)
     for part in (root, *layers):

@@ -37,8 +37,8 @@ class StopRequest:
     """
     Context manager that records SIGTERM (from a scheduler) or SIGINT (Ctrl-C), so that a run can stop between steps.
 
-    After the first signal, SIGINT interrupts the run immediately. Further SIGTERMs do not, because a scheduler and a
-    launcher may both send SIGTERM, and the second one may arrive while the checkpoint is being written.
+    After the first signal, SIGINT interrupts the run immediately. Further SIGTERMs are ignored: a scheduler and a
+    launcher may both send SIGTERM, and the second signal may arrive while the checkpoint is being written.
     """
 
     def __init__(self) -> None:

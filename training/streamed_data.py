@@ -5,8 +5,8 @@ Training data that is read, tokenized and packed during training.
 
 Every epoch reads the files in a new random order. The documents of all files and epochs are joined and cut into
 sequences, so no tokens are lost at the end of a file or epoch. A shuffle window, or window, consists of `window_size`
-consecutive sequences, which are shuffled together. A sample is a training sequence of a run, and has a number. It
-depends only on the corpus, the seed and this number.
+consecutive sequences, which are shuffled together. The samples, the training sequences of a run, are numbered. A sample
+depends only on the corpus, the seed and its number.
 """
 
 from collections import deque
@@ -99,7 +99,8 @@ class StreamedSamples:
     Dataset that maps the number of a sample to the features that a data collator takes as input.
 
     Samples must be read in increasing order. Whenever a sample of a shuffle window is taken, one sequence of the next
-    window is read. `position` is that of the window of the first sample or of an earlier one; it defaults to the start.
+    window is read. `position` is the start of the first sample's window or of an earlier window. It defaults to the
+    start of the stream.
     """
 
     def __init__(self, stream: Stream, seed: int, position: dict[str, int] | None = None) -> None:

@@ -28,7 +28,7 @@ def start_tracker(
 ) -> None:
     """Start to track a run, or continue after `step` steps. TensorBoard writes to `output_dir / "tensorboard"`."""
     if tracker == "tensorboard":
-        options = {"purge_step": step + 1, "flush_secs": 30}  # remove later steps, which will be logged again
+        options = {"purge_step": step + 1, "flush_secs": 30}  # remove later steps; they will be logged again
         # With `config`, Accelerate would create more folders.
         accelerator.init_trackers("tensorboard", init_kwargs={"tensorboard": options})
     elif tracker != "none":
@@ -41,8 +41,8 @@ def flops_per_token(config: AOGPTConfig | MDMEncoderConfig, length: int) -> floa
 
     The number includes 6 operations for each weight of the layers and the head, and the matrix products of attention
     (half of them for causal attention). All objectives of an encoder mask half of the tokens on average, and apply the
-    head only to these. The number does not include recomputation. It does not include modulations either, because they
-    can be computed once per target position instead of once per row.
+    head only to these. The number does not include recomputation. Modulations are not included either, because they can
+    be computed once per target position instead of once per row.
     """
     is_encoder = isinstance(config, MDMEncoderConfig)
     layers, width = config.num_hidden_layers, config.hidden_size

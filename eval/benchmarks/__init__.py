@@ -1,3 +1,3 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Commands that measure this project: speed, memory, likelihood estimators, and training studies."""
+"""Commands that measure the speed and memory of this project."""

@@ -38,7 +38,7 @@ class Contender:
     Attributes:
         generate: Function that generates sequences.
         remark: Description for the report: what the contender computes and samples.
-        num_ids: Number of allowed ids: it may generate the ids from 0 to `num_ids` - 1.
+        num_ids: Number of allowed ids. The ids from 0 to `num_ids` - 1 may be generated.
         num_parameters: Number of parameters, if known.
         takes_steps: Whether it generates in a given number of steps. Otherwise, it chooses the number of steps itself.
     """
@@ -72,9 +72,9 @@ def sample_any_order(
     **settings: Any,
 ) -> Contender:
     """
-    Return a contender that generates with a model of this package.
+    Return a contender that calls `generate` of a model of this package.
 
-    `context` returns a context manager for the model, which can change the model while it generates. `settings` are
+    `context` maps the model to a context manager, which can change the model during a generation. `settings` are
     arguments of `model.generate`. The other arguments are those of `Contender`.
     """
     if takes_steps:
@@ -150,7 +150,7 @@ ENCODERS: dict[str, dict[str, Any]] = {"encoder": {}, "sedd": SEDD.settings}
 
 
 def make_encoder(name: str, config: AOGPTConfig) -> MDMEncoderForMaskedLM:
-    """Return the encoder `name` of `ENCODERS`, with random weights and the sizes of the decoder of `config`."""
+    """Return the encoder `name` of `ENCODERS`, with random weights and the sizes in a decoder's `config`."""
     sizes = {key: getattr(config, key) for key in AOGPTConfig.__annotations__}
     sizes["vocab_size"] = max(config.vocab_size, config.mask_token_id + 1)  # encoders embed the mask token
     return MDMEncoderForMaskedLM(MDMEncoderConfig(**sizes | ENCODERS[name]))

@@ -173,7 +173,7 @@ def time_contenders(
 
 
 def time_generation(contender: Contender, batch_size: int, length: int, num_steps: int, device: torch.device) -> float:
-    """Return the seconds that a generation and the check of its ids take."""
+    """Return the time in seconds of a generation, including the check of its ids."""
     synchronize(device)
     start = time.perf_counter()
     contender.sample(batch_size, length, num_steps)
@@ -188,7 +188,7 @@ def synchronize(device: torch.device) -> None:
 
 
 def _compare(times: list[float], references: list[float]) -> float:
-    """Return the median over rounds of the time relative to that of another contender."""
+    """Return the median over rounds of the time divided by the time of another contender."""
     return statistics.median(one / other for one, other in zip(times, references, strict=True))
 
 

@@ -48,7 +48,7 @@ def to_markdown(report: dict[str, Any]) -> str:
 
 
 def make_panel(points: list[dict[str, Any]], batch_size: int, length: int) -> Panel:
-    """Plot time against steps at one batch size. A contender without a number of steps is a horizontal line."""
+    """Plot time against steps at one batch size. A horizontal line shows a contender without a number of steps."""
     points = [point for point in points if point["batch_size"] == batch_size]
     steps = [point["num_steps"] for point in points if point["num_steps"]]
     lines = defaultdict(list)

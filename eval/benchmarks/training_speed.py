@@ -81,7 +81,7 @@ def make_step(arguments: Arguments, config: AOGPTConfig) -> Callable[[Batch], tu
     def step(features: Batch) -> tuple[torch.Tensor, list[Mark]]:
         marks = [mark()]
         batch = draw_orders(features)
-        if DEVICE.type == "cuda":  # as in training; without pinned memory, the copy would wait for the GPU
+        if DEVICE.type == "cuda":  # as in training: without pinned memory, the copy would wait for the GPU
             batch = {name: values.pin_memory() for name, values in batch.items()}
         batch = send_to_device(batch, DEVICE, non_blocking=True)
         marks.append(mark())
@@ -100,7 +100,7 @@ def make_step(arguments: Arguments, config: AOGPTConfig) -> Callable[[Batch], tu
 
 
 def mark() -> Mark:
-    """Return the current time: on a GPU, an event that records when the GPU has done all its work so far."""
+    """Return the current time. On a GPU, return an event with the time at which the GPU finishes its queued work."""
     if DEVICE.type == "cpu":
         return time.perf_counter()
     event = torch.cuda.Event(enable_timing=True)
@@ -117,7 +117,7 @@ def measure(arguments: Arguments) -> dict[str, Any]:
     """
     Measure the time and the peak memory of training steps in this process.
 
-    The time is that of the second half of the steps. The process waits for the GPU only after the last step.
+    Only the second half of the steps is timed. The process waits for the GPU only after the last step.
     """
     torch.manual_seed(0)
     config = AOGPTConfig(**SIZES[arguments.size])

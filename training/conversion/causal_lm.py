@@ -44,11 +44,11 @@ from training.conversion.core import (
     save_converted,
 )
 
-# Keys of `source_config` that are not settings of the source, but facts about it, for model cards and for the export.
+# Keys of `source_config` that are not settings of the source. Model cards and the export use them.
 SOURCE_FACTS = ("_name_or_path", "license", "generation_config", "mask_token")
 INJECTIONS = ("none", "adaln", "input", "shared", "per_layer")
 
-# A GPT-2 has the names of a released decoder without target injection. Those of the target injection are new.
+# Weights of a GPT-2 have the names of a released decoder, without the names of the target injection.
 GPT2 = ReleasedArchitecture(
     "GPT-2", {old: new for old, new in SIGMA_GPT.names.items() if "target" not in new and "modulation" not in new}
 )
@@ -115,7 +115,7 @@ def plan(
     source: PreTrainedModel, start_token_id: int, target_injection: str | None, max_length: int | None
 ) -> tuple[Blueprint, Tensors]:
     """
-    Return the blueprint of the any-order model, and checked tensors for it.
+    Return the blueprint of the any-order model, and its tensors, which are checked.
 
     `source` can be a model on the meta device. Everything but the values of its weights is then checked.
     """
@@ -133,8 +133,8 @@ def released_tensors(source: PreTrainedModel, config: AOGPTConfig) -> Tensors:
     Return the weights of the source. In a GPT-2, weights of projections are transposed.
 
     In the any-order model, the start token has position embedding 0, and the token at position p has position embedding
-    p + 1. For the same length, the model therefore needs one more position embedding than a GPT-2. The additional one
-    is a copy of the last one.
+    p + 1. For the same length, the model therefore needs one more position embedding than a GPT-2. The last embedding
+    is used twice.
     """
     tensors = dict(source.state_dict())
     if isinstance(source.config, GPT2Config):
@@ -147,7 +147,7 @@ def released_tensors(source: PreTrainedModel, config: AOGPTConfig) -> Tensors:
 
 
 def neutral_targets(blueprint: Blueprint) -> Tensors:
-    """Return a target injection that has no effect at first, but gets a gradient from the first step on."""
+    """Return the initial weights of a target injection that has no effect before training, but gets gradients."""
     tensors, config = {}, blueprint.model.config
     for name, weight in blueprint.model.state_dict().items():
         if "modulation" not in name and "target_embeddings" not in name:
@@ -204,7 +204,7 @@ def convert(
     config = read_any_config(source)
     tokenizer = load_tokenizer(source)
     start_token_id = find_start_token(config, tokenizer, start_token)
-    # Models that cannot be converted are refused before their weights are downloaded.
+    # Raise errors before the weights are downloaded.
     with torch.device("meta"):
         empty = AutoModelForCausalLM.from_config(config)
     plan(empty, start_token_id, target_injection, max_length)

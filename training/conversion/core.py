@@ -1,10 +1,9 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
 """
-What the converters of this folder share: settings, comparison of predictions, and facts about the source.
+Functions that the converters of this folder share: settings, comparison of predictions, facts about the source.
 
-`modeling_aogpt/conversion.py` has what they share with the converter of released checkpoints: reading and checking
-tensors.
+`modeling_aogpt/conversion.py` reads and checks tensors, also for the converter of released checkpoints.
 """
 
 import re
@@ -138,7 +137,7 @@ def _rotary_settings(source: PreTrainedConfig, names: set[str], max_length: int)
 
 
 def make_causal(config: PreTrainedConfig, tensors: Tensors, dtype: torch.dtype) -> PreTrainedModel:
-    """Return the causal language model of Transformers with these tensors, which are not copied unless cast."""
+    """Return the causal language model of Transformers with these tensors. Tensors that have `dtype` are not copied."""
     causal = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)].from_pretrained(
         None, config=config, state_dict=dict(tensors), dtype=dtype
     )
@@ -202,7 +201,7 @@ def save_converted(
     output_dir: Path,
 ) -> None:
     """
-    Write a converted model and its tokenizer, with `facts` about the source, and `ends`, its end-of-text ids.
+    Write a converted model and its tokenizer. `facts` are about the source. `ends` are its end-of-text ids.
 
     The first end-of-text id is that of the tokenizer. It separates and pads the documents in training.
     """
@@ -216,9 +215,9 @@ def save_converted(
 
 def read_source_facts(source: str) -> dict[str, str]:
     """
-    Return `_name_or_path` (not for a folder) and `license` (from the model card) where known.
+    Return what is known of `_name_or_path`, only for a Hub model, and `license`, from its model card.
 
-    Both become part of model cards, so texts that are not names are left out, too.
+    Both are inserted into model cards, so only plain names are returned.
     """
     options = dict.fromkeys(("missing_entries", "connection_errors"), False)
     card = cached_file(source, "README.md", **{f"_raise_exceptions_for_{name}": flag for name, flag in options.items()})

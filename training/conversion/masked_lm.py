@@ -15,8 +15,8 @@ gets the new token `<|mask|>`, with the embedding of SOURCE's mask. The old mask
 never generated.
 
 These models are not supported: LLaDA with a mixture of experts, and block diffusion models, whose attention is not
-full. Block diffusion models of dLLM have the same config.json as masked diffusion models. The command converts them
-without an error, but their predictions are wrong.
+full. Block diffusion models of dLLM have the same config.json as masked diffusion models. The command refuses them only
+if their name contains "bd3lm". Otherwise, it converts them, but the predictions are wrong.
 """
 
 import copy
@@ -96,7 +96,7 @@ LLADA = ReleasedArchitecture(
 )
 # `model_type` of sources with the settings and names of a causal language model, and its type.
 CAUSAL_TYPES = {"Dream": "qwen2", "a2d-llama": "llama", "a2d-qwen2": "qwen2", "a2d-qwen3": "qwen3"}
-# Occurs in the names of dLLM's block diffusion models. Only the name tells them apart: config.json is the same.
+# Occurs in the names of dLLM's block diffusion models. Nothing else shows that they are no masked diffusion models.
 BLOCK_DIFFUSION = "bd3lm"
 NUM_CHECKED_LAYERS = 2
 
@@ -227,7 +227,7 @@ def move_mask(weights: Tensors, old: int, new: int, is_tied: bool) -> None:
 
 
 def plan(given: dict[str, Any], max_length: int | None) -> tuple[PreTrainedConfig, Blueprint, dict[str, Any]]:
-    """Return the configuration and the blueprint of the causal LM with the same layers, and its settings here."""
+    """Return the configuration and blueprint of the causal LM with the same layers, and the settings of the encoder."""
     source = as_causal_lm(given)
     architecture = LLADA if given["model_type"] == "llada" else SAME_NAMES
     blueprint = Blueprint.make(AutoModelForCausalLM.from_config, source, architecture)
@@ -266,7 +266,7 @@ def convert_model(
 
 
 def check_first_layers(source: PreTrainedConfig, config: MDMEncoderConfig, weights: Tensors) -> None:
-    """Raise a `ValueError` unless the first layers predict what those of the causal language model predict."""
+    """Raise a `ValueError` unless the first layers of both models make the same predictions."""
     kept = {
         name: tensor.float()
         for name, tensor in weights.items()
@@ -288,7 +288,7 @@ def convert(source: str, output_dir: Path, max_length: int | None = None) -> MDM
     `source` is a folder or a Hub name. If the model cannot be converted, a `ValueError` is raised.
     """
     check_empty_folder(output_dir)
-    # Models that cannot be converted are refused before their weights are downloaded.
+    # Raise errors before the weights are downloaded.
     if BLOCK_DIFFUSION in Path(source).name.lower():
         raise ValueError(
             f"{source} is a block diffusion model (its name contains {BLOCK_DIFFUSION!r}), without full attention. "

@@ -6,6 +6,8 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,6 +15,7 @@ import pytest
 import torch
 
 from common import processes
+from common.files import read_yaml
 from common.processes import (
     check_same_everywhere,
     in_turn,
@@ -132,3 +135,16 @@ def test_when_the_cpu_is_forced(
     monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: device and torch.device(device))
     monkeypatch.setenv("WORLD_SIZE", str(num_processes))
     assert must_use_cpu() is uses_cpu
+
+
+@pytest.mark.parametrize("name", ["cpu", "cpus", "gpu", "ddp", "fsdp2", "hsdp_nodes"])
+def test_a_launch_file_for_gpus_needs_a_gpu(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    launch = read_yaml(Path(__file__).parents[1] / "training" / "accelerate" / f"{name}.yaml")
+    monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", launch["mixed_precision"])  # as the launcher sets it
+    monkeypatch.setenv("ACCELERATE_DYNAMO_BACKEND", launch.get("dynamo_config", {}).get("dynamo_backend", "NO"))
+    monkeypatch.setattr(processes, "Accelerator", lambda **options: SimpleNamespace(num_processes=1))
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: False)
+    with nullcontext() if launch["use_cpu"] else pytest.raises(ValueError, match=r"GPUs .*`mixed_precision: bf16`"):
+        start_accelerator()
+    monkeypatch.setenv("ACCELERATE_USE_CPU", "True")  # accelerate launch --cpu
+    start_accelerator()

@@ -308,6 +308,12 @@ def test_other_settings_are_errors_before_the_corpus_is_loaded(
         train(config, tmp_path, "--seed", "1")
 
 
+def test_a_folder_with_a_model_of_another_run_is_not_overwritten(config: Path, tmp_path: Path) -> None:
+    (tmp_path / "model").mkdir()
+    with pytest.raises(SystemExit, match="contains model"):
+        train(config, tmp_path)
+
+
 def test_a_run_that_cannot_start_leaves_no_folder(config: Path, tmp_path: Path) -> None:
     with pytest.raises(SystemExit, match=r"^error: There is no file"):
         train(config, tmp_path / "new", "--corpus=missing.txt")

@@ -2,6 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Defaults and checks of the arguments of a run that depend on other arguments."""
 
+from pathlib import Path
+
 from common.data import Data
 from common.data_arguments import DataArguments
 from modeling_aogpt.configuration_aogpt import MAX_SIZES
@@ -47,6 +49,7 @@ def check_arguments(model: Architecture, data: DataArguments, training: Training
         raise ValueError("`lora_rank` needs an initial model. Set `init_from`, or remove `lora_rank`.")
     if not training.lora_rank and (training.lora_alpha or training.lora_targets):
         raise ValueError("`lora_alpha` and `lora_targets` have no effect without `lora_rank`. Set it, or remove them.")
+    _check_folders(data, training.output_dir)
     _check_schedule(training)
     _check_objective(model, training)
     # The configuration checks the architecture. The vocabulary is not known yet, so any `start_token_id` is accepted.
@@ -65,6 +68,17 @@ def check_examples(data: Data, model: Architecture, training: TrainingArguments)
             f"`orders` must be one of {', '.join(allowed)} for these examples, whose context comes before the answers, "
             f"but is {training.orders}. Set `orders=gaps_last` to predict answers from left to right, or "
             "`orders=context_first` to predict them in random orders."
+        )
+
+
+def _check_folders(data: DataArguments, folder: Path) -> None:
+    """Raise a `ValueError` if the folder of the run is the working folder, or has the tokenizer that the run reads."""
+    if folder == Path():
+        raise ValueError("`output_dir` is empty, or the working folder. Set it to a folder for this run only.")
+    if data.tokenizer is not None and Path(data.tokenizer).resolve() == (folder / "tokenizer").resolve():
+        raise ValueError(
+            f"`tokenizer` ({data.tokenizer}) is the folder to which the run writes its tokenizer. Copy it to another "
+            "folder, or choose another `output_dir`."
         )
 
 

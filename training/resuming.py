@@ -22,6 +22,7 @@ from training.optimization import num_common_steps
 
 logger = logging.getLogger("pretrain")
 
+PUBLISHED = ("model", "report.md", "loss.png")  # what a run writes at its end, besides results.json
 # Keys that may change when a run is resumed, if the learning rates and left-to-right fractions of all finished steps
 # stay the same.
 SCHEDULE = {"max_steps", "decay_steps", "left_to_right_steps"}
@@ -89,6 +90,12 @@ def choose_start(training: TrainingArguments, settings: dict[str, Any]) -> tuple
             f"The run in {folder} is finished with {_format_changed(results['arguments'], settings)}, but has no "
             "checkpoint from which to extend it. Restore the old value, start a new run from its model with "
             "`--init_from`, or choose another `output_dir`."
+        )
+    found = [name for name in PUBLISHED if (folder / name).exists()]
+    if checkpoint is None and found:
+        raise ValueError(
+            f"{folder} contains {' and '.join(found)}, but no checkpoint and no results.json. This run would replace "
+            "them. Choose another `output_dir`, or move them."
         )
     return False, checkpoint
 

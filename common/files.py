@@ -161,11 +161,19 @@ def hash_file(file: str | Path) -> str:
 
 
 def read_yaml(path: Path, loader: Any = yaml.SafeLoader) -> Any:
-    """Return the content of a YAML file. Raise a `ValueError` if it cannot be read."""
+    """Return the content of a YAML file. Raise a `ValueError` if it cannot be read, or has the same key twice."""
+
+    class UniqueKeyLoader(loader):
+        def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+            keys = [key.value for key, _ in node.value]
+            if repeated := [key for key in keys if keys.count(key) > 1]:
+                raise ValueError(f"{path} has the key {repeated[0]!r} twice in the same mapping. Remove one of them.")
+            return super().construct_mapping(node, deep)
+
     if not path.exists():
         raise ValueError(f"{path} does not exist. Give the path of a YAML file.")
     try:
-        return yaml.load(path.read_text(encoding="utf-8"), loader)
+        return yaml.load(path.read_text(encoding="utf-8"), UniqueKeyLoader)
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise ValueError(f"{path} cannot be read as YAML. Check its path and content. (Cause: {error})") from error
 

@@ -85,6 +85,8 @@ def test_dependent_defaults(config: Path) -> None:
         ("learnin_rate", "learning_rate"),
         ("num_layers", "num_hidden_layers"),
         ("warmup-step", "warmup_steps"),
+        ("lr", "learning_rate"),
+        ("device", "accelerate launch"),
     ],
 )
 def test_errors_of_unknown_keys_suggest_the_nearest_key(config: Path, key: str, nearest: str) -> None:
@@ -125,6 +127,8 @@ def test_errors_of_unknown_keys_suggest_the_nearest_key(config: Path, key: str, 
         ("adam_epsilon: nan", "`adam_epsilon` .*nan"),
         ("learning_rate: inf", "`learning_rate` .*inf"),
         ("seed: -1", "`seed` .*at least 0"),
+        ("output_dir: .", "`output_dir` is empty"),
+        ("tokenizer: runs/my_run/tokenizer", "`tokenizer` .*the folder to which"),
         ("prepare_only: true\nstreaming: true", "`prepare_only` has no effect"),
         ("max_steps: [200, 300]", r"`max_steps` .*single value.*\['200', '300'\]"),
         ("validation_files: {a: b}", "`validation_files` .*single value"),
@@ -187,6 +191,14 @@ def test_help_is_printed(capsys: pytest.CaptureFixture) -> None:
     shown = " ".join(capsys.readouterr().out.split())
     assert "Defaults to 30 % of max_steps" in shown
     assert all(f"--{name} " in shown for name in DEFAULTS)
+
+
+def test_a_repeated_key_is_an_error(config: Path) -> None:
+    config.write_text("seed: 1\nseed: 2\n")
+    with pytest.raises(ValueError, match="'seed' twice"):
+        parse_arguments([str(config)])
+    with pytest.raises(ValueError, match="'a' twice"):
+        parse_arguments(add_lines(config, "seed: [{a: 1, a: 2}]"))
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,12 @@ from training.architecture import Architecture, add_architecture_keys, read_arch
 from training.arguments import TrainingArguments
 from training.checks import check_arguments, set_defaults
 
+# Names that other programs use for keys of this package. Error messages suggest the key.
+OTHER_NAMES = {
+    **{"lr": "learning_rate", "wd": "weight_decay", "bs": "batch_size", "fp16": "mixed_precision"},
+    **{"bf16": "mixed_precision", "steps": "max_steps", "epochs": "max_steps", "num_train_epochs": "max_steps"},
+}
+LAUNCHER_NAMES = ("device", "cpu", "use_cpu", "gpu", "num_gpus", "num_processes")  # set by `accelerate launch`
 NULL = ("", "~", "null", "Null", "NULL")  # ways to write null in YAML
 
 Settings = dict[str, str | list[str]]  # text of each given key, converted by `Parser`
@@ -130,4 +136,7 @@ def _to_options(settings: Settings) -> Iterator[str]:
 
 def _describe_unknown_key(given: str, known: Iterable[str], place: str) -> str:
     key = given.lstrip("-").partition("=")[0].replace("-", "_")
-    return f"Unknown key {given!r} {place}.{suggest(key, sorted(known))} `pretrain.py --help` lists all keys."
+    hint = f" Did you mean `{OTHER_NAMES[key]}`?" if key in OTHER_NAMES else suggest(key, sorted(known))
+    if key in LAUNCHER_NAMES:
+        hint = " `accelerate launch` chooses the devices: pass it `--config_file training/accelerate/FILE.yaml`."
+    return f"Unknown key {given!r} {place}.{hint} `pretrain.py --help` lists all keys."

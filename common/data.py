@@ -67,6 +67,8 @@ def load_data(arguments: DataArguments, start_token_id: int | None = None) -> Da
 
     `start_token_id` is the start token of the model. Chats that begin with it are encoded without it.
     """
+    if arguments.tokenizer is not None and arguments.vocab_size != DataArguments.vocab_size:
+        logger.info("`vocab_size` (%d) has no effect, because no tokenizer is trained.", arguments.vocab_size)
     if arguments.tokenizer is None and arguments.streaming:
         raise ValueError(
             "`streaming` is set without `tokenizer`. Training a tokenizer would read the whole corpus first. Set "

@@ -138,6 +138,15 @@ def test_empty_documents_are_counted(arguments: DataArguments, caplog: pytest.Lo
     assert facts["train"]["documents"] + facts["validation"]["documents"] == len(LINES)
 
 
+def test_a_vocabulary_size_without_effect_is_reported(
+    arguments: DataArguments, caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    load_data(arguments).tokenizer.save_pretrained(tmp_path / "tokenizer")
+    with caplog.at_level("INFO"):
+        load_data(replace(arguments, tokenizer=str(tmp_path / "tokenizer")))
+    assert "`vocab_size` (300) has no effect" in caplog.text
+
+
 def test_sources_of_local_files(arguments: DataArguments, tmp_path: Path) -> None:
     (tmp_path / "held_out.txt").write_text("\n".join(LINES[:9]))
     arguments.validation_files = [str(tmp_path / "held_out.txt")]

@@ -255,6 +255,16 @@ def test_the_rest_of_an_epoch_may_be_held_out(arguments: DataArguments) -> None:
     assert stream.encode(texts) == stream.encode([texts[1 - last]]) != []
 
 
+def test_documents_without_text_are_counted(
+    arguments: DataArguments, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    rows = [*({"text": text} for text in FILES[0][:9]), {"body": "so"}, {"text": " "}]
+    (tmp_path / "gaps.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    data = load_data(replace(arguments, corpus=[str(tmp_path / "gaps.jsonl")], validation_documents=4))
+    unshuffled_ids(data, 4 * WINDOW)
+    assert caplog.text.count("File 1 of the 1 files of the corpus: 2 of 11 documents have no text") == 1
+
+
 def test_a_column_of_text_and_numbers_is_an_error(arguments: DataArguments, tmp_path: Path) -> None:
     (tmp_path / "mixed.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in ["so ma", "bu", 5]))
     with pytest.raises(ValueError, match=r"must hold text|cannot be read"):

@@ -9,9 +9,11 @@ consecutive sequences, which are shuffled together. The samples, the training se
 depends only on the corpus, the seed and its number.
 """
 
+import logging
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
+from functools import cache
 from itertools import chain, count, islice
 from typing import Any
 
@@ -21,10 +23,18 @@ from transformers import PreTrainedTokenizerBase
 from common.data import Data
 from common.encoding import encode_batch
 from common.packing import cut
-from common.splitting import Split
+from common.splitting import Split, has_text
 from training.batches import Samples, epoch_permutation, rows_of_samples
 
+logger = logging.getLogger(__name__)
+
 DOCUMENTS_PER_BATCH = 256  # the tokenizer encodes a batch in parallel
+
+
+@cache
+def _warn_once(message: str) -> None:
+    """Log a warning, but not again in later epochs."""
+    logger.warning(message)
 
 
 @dataclass(frozen=True)
@@ -60,15 +70,17 @@ class Stream:
 
     def _read_file(self, file: int) -> Iterator[list[str | None]]:
         """Yield lists of `DOCUMENTS_PER_BATCH` documents of a file. Raise an `OSError` if it cannot be read."""
-        rows, column = self.texts.rows, self.texts.column
+        rows, column, num_empty, num_rows = self.texts.rows, self.texts.column, 0, 0
+        name = f"File {file + 1} of the {rows.num_shards} files of the corpus"
         try:
             for table in rows.shard(rows.num_shards, file).with_format("arrow").iter(DOCUMENTS_PER_BATCH):
-                yield table[column].to_pylist()
+                texts = table[column].to_pylist()
+                num_empty, num_rows = num_empty + sum(not has_text(text) for text in texts), num_rows + len(texts)
+                yield texts
         except Exception as error:  # each builder raises its own kinds of errors
-            raise OSError(
-                f"File {file + 1} of the {rows.num_shards} files of the corpus cannot be read. Correct it, and start a "
-                f"new run. (Cause: {error})"
-            ) from error
+            raise OSError(f"{name} cannot be read. Correct it, and start a new run. (Cause: {error})") from error
+        if num_empty:
+            _warn_once(f"{name}: {num_empty} of {num_rows} documents have no text, and are skipped.")
 
     def encode(self, texts: list[str | None]) -> list[int]:
         """Return the ids of joined documents, each followed by end-of-text. Skip empty and held-out documents."""

@@ -21,6 +21,7 @@ from fsspec.implementations.local import LocalFileSystem
 from common.caching import versioned
 from common.examples import find_example_columns, make_examples
 from common.files import hash_file
+from common.splitting import BYTE_ORDER_MARK
 
 logger = logging.getLogger(__name__)
 
@@ -114,8 +115,9 @@ def _load(
 
 
 def _split_paragraphs(texts: list[str]) -> dict[str, list[str]]:
-    """Split texts at blank lines, which may contain whitespace."""
-    return {"text": [part.removesuffix("\n") for text in texts for part in BLANK_LINES.split(text) if part]}
+    """Split texts at blank lines, which may contain whitespace, without byte-order marks (of compressed files)."""
+    parts = (part for text in texts for part in BLANK_LINES.split(text.removeprefix(BYTE_ORDER_MARK)))
+    return {"text": [part.removesuffix("\n") for part in parts if part]}
 
 
 def _check_first_rows(files: Sequence[str], separator: str) -> None:

@@ -151,6 +151,25 @@ def test_documents_of_plain_text(ending: str, sample_by: str, texts: list[str], 
     assert read_both_ways(tmp_path / "a.txt", sample_by=sample_by) == texts
 
 
+def test_paragraphs_have_no_line_breaks_around_them(tmp_path: Path) -> None:
+    content = "\none\n\n\ntwo\n\n\n\n\nthree\n"
+    (tmp_path / "a.txt.gz").write_bytes(gzip.compress(content.encode("utf-8-sig")))
+    assert read_both_ways(tmp_path / "a.txt.gz", sample_by="paragraph") == ["one", "two", "three"]
+
+
+@pytest.mark.parametrize("sample_by", ["line", "paragraph"])
+@pytest.mark.parametrize("streaming", [False, True])
+def test_copies_with_other_whitespace_are_in_the_same_split(sample_by: str, streaming: bool, tmp_path: Path) -> None:
+    separator = "\n \n" if sample_by == "paragraph" else "\n"
+    copies = [f"{mark}{word}{end}" for mark, end in (("\ufeff", ""), (" ", "\t"), ("", " ")) for word in WORDS]
+    (tmp_path / "a.txt").write_text(separator.join(copies), encoding="utf-8-sig")
+    options = {"validation_documents": 50} if streaming else {"validation_fraction": 0.3}
+    corpus = load_corpus(DataArguments([str(tmp_path / "a.txt")], sample_by=sample_by, streaming=streaming, **options))
+    train, validation = ({text.strip() for text in split} for split in (corpus.train, corpus.validation))
+    assert len(train) + len(validation) == len(WORDS)
+    assert train | validation == set(WORDS)
+
+
 def test_a_changed_file_with_an_old_time_is_read_again(tmp_path: Path) -> None:
     """`datasets` identifies files by names and times. In some archives, all files have the same time."""
     for name in ("a.txt", "a.csv"):

@@ -129,13 +129,16 @@ def data_options_of_run(folder: Path) -> str:
     name, initial_model = settings.get("tokenizer"), settings.get("init_from")
     if name is not None and name == initial_model and not Path(name).exists():  # the initial model was moved
         name = str(folder / "model")
-    return json.dumps(asdict(DataArguments.from_settings(settings)) | {"tokenizer": name})
+    others = {"tokenizer": name, "start_token_id": settings.get("start_token_id")}
+    return json.dumps(asdict(DataArguments.from_settings(settings)) | others)
 
 
 @lru_cache(maxsize=1)
 def load_data_once(options: str) -> Data:
     """Load the data of `DataArguments`, given as JSON. Keep them for the next call."""
-    return load_data(DataArguments(**json.loads(options)))
+    values = json.loads(options)
+    start_token_id = values.pop("start_token_id")
+    return load_data(DataArguments(**values), start_token_id)
 
 
 def check_data_of_run(data: Data, folder: Path, results: dict[str, Any]) -> None:
@@ -155,11 +158,7 @@ def check_data_of_run(data: Data, folder: Path, results: dict[str, Any]) -> None
 
 
 def _make_sequences(
-    texts: Split,
-    split: str,
-    tokenizer: PreTrainedTokenizerBase,
-    arguments: DataArguments,
-    start_token_id: int | None,
+    texts: Split, split: str, tokenizer: PreTrainedTokenizerBase, arguments: DataArguments, start_token_id: int | None
 ) -> tuple[Dataset | PackedRows, dict[str, int]]:
     """Return the sequences of a split, and the numbers of its documents, bytes, tokens and sequences."""
     num_workers = arguments.preprocessing_num_workers
@@ -193,11 +192,7 @@ def _make_sequences(
 
 
 def _encode_examples(
-    texts: Split,
-    split: str,
-    tokenizer: PreTrainedTokenizerBase,
-    arguments: DataArguments,
-    start_token_id: int | None,
+    texts: Split, split: str, tokenizer: PreTrainedTokenizerBase, arguments: DataArguments, start_token_id: int | None
 ) -> Dataset:
     """Return the encoded examples of a split. Raise a `ValueError` that names the row of an invalid example."""
     if arguments.packing == "packed":
@@ -207,10 +202,8 @@ def _encode_examples(
     try:
         return encode_examples(texts.rows, tokenizer, texts.select, start_token_id, arguments.preprocessing_num_workers)
     except ExampleError as error:
-        example, problem = error.args
-        row = texts.rows[EXAMPLE][:].index(example)
-        place = _find_row(row, split, arguments)
-        raise ValueError(f"{place} cannot be used. {problem} Correct or remove the row.") from error
+        place = _find_row(texts.rows[EXAMPLE][:].index(error.args[0]), split, arguments)
+        raise ValueError(f"{place} cannot be used. {error.args[1]} Correct or remove the row.") from error
 
 
 def _find_row(row: int, split: str, arguments: DataArguments) -> str:

@@ -103,11 +103,7 @@ def _encode_batch(
 
 
 def encode_example(example: str, tokenizer: PreTrainedTokenizerBase, start_token_id: int | None) -> dict[str, Any]:
-    """
-    Return `input_ids`, `labels` and `in_turns` of an example. See [`encode_examples`].
-
-    End-of-text follows the last answer, unless the chat template ends answers with it, or the answer is a gap.
-    """
+    """Return `input_ids`, `labels` and `in_turns`. End-of-text is added to an answer without it, but not to a gap."""
     values = json.loads(example)
     try:
         if "middle" in values:
@@ -116,10 +112,8 @@ def encode_example(example: str, tokenizer: PreTrainedTokenizerBase, start_token
             ids, is_answer = _encode_chat(_check_messages("messages", values["messages"]), tokenizer)
         else:
             ids, is_answer = _encode(_split_completion(values["prompt"], values["completion"], tokenizer), tokenizer)
-        if not any(is_answer):
-            raise ValueError("An example needs an answer, but this one has none.")
-        if tokenizer.mask_token_id in ids:
-            raise ValueError(f"An example must not contain the mask token ({tokenizer.mask_token}), but this one does.")
+        if not any(is_answer) or tokenizer.mask_token_id in ids:
+            raise ValueError(f"It needs an answer, and must not contain the mask token ({tokenizer.mask_token}).")
     except Exception as error:  # chat templates raise errors of their own
         raise ExampleError(example, str(error)) from error
     if ids[0] == start_token_id and not is_answer[0]:

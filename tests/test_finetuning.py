@@ -15,7 +15,7 @@ from peft import PeftConfig, PeftModel
 from safetensors.torch import load_file
 from transformers import AutoModel, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerBase
 
-from common.data import Data, load_data
+from common.data import Data, load_data, load_data_of_run
 from common.data_arguments import DataArguments
 from common.examples import encode_example, format_example
 from common.models import find_model, load_merged
@@ -109,6 +109,8 @@ def test_a_completion_follows_the_tokens_of_the_prompt(tokenizer: PreTrainedToke
     assert ids[: len(prompt)] == prompt  # although "hello" is one token
     assert labels[: len(prompt)] == [-100] * len(prompt)
     assert answers(ids, labels, tokenizer) == ["lo<|endoftext|>"]
+    coloured = "\033[90mthe user says hel\033[0m\033[32mlo<|endoftext|>\033[0m"
+    assert format_example(ids, labels, tokenizer, colours=True) == coloured
     assert in_turns
 
 
@@ -133,13 +135,6 @@ def test_the_start_token_is_left_out(tokenizer: PreTrainedTokenizerBase) -> None
         json.dumps({"prompt": "<|endoftext|>hello", "completion": "a"}), tokenizer, tokenizer.eos_token_id
     )
     assert tokenizer.decode(row["input_ids"]) == "helloa<|endoftext|>"
-
-
-def test_format_example_has_colours(tokenizer: PreTrainedTokenizerBase) -> None:
-    ids, labels, _ = encode(tokenizer, prompt="hello", completion=" cats")
-    assert (
-        format_example(ids, labels, tokenizer, colours=True) == "\033[90mhello\033[0m\033[32m cats<|endoftext|>\033[0m"
-    )
 
 
 # ---------------------------------------------------------------------------------------------------------- orders
@@ -290,6 +285,7 @@ def test_run_learns_the_answers(
     assert loss == pytest.approx(again)  # although the passes have other lengths
     (first, last) = results(tmp_path / "whole")["evaluations"]
     assert last["left_to_right"] < first["left_to_right"]
+    assert load_data_of_run(tmp_path / "whole").facts == results(tmp_path / "whole")["corpus"]
 
 
 def test_evaluation_scores_only_the_answers(model_folder: Path, tmp_path: Path, datasets_cache: None) -> None:
@@ -307,15 +303,22 @@ def test_evaluation_scores_only_the_answers(model_folder: Path, tmp_path: Path, 
 
 
 @pytest.mark.parametrize(
-    ("rows", "orders"), [(ROWS, "random"), ([{"prefix": "a", "middle": "b", "suffix": "c"}] * 9, "left_to_right")]
+    ("rows", "options", "message"),
+    [
+        (ROWS, ("--orders=random",), "orders=gaps_last"),
+        ([{"prefix": "a", "middle": "b", "suffix": "c"}] * 9, ("--orders=left_to_right",), "orders=gaps_last"),
+        (ROWS, ("--lora_alpha=3",), "lora_alpha"),
+        (ROWS, ("--lora_rank=2", "--init_from=null"), "init_from"),
+        (ROWS, ("--lora_rank=2", "--lora_targets", "queries"), "lora_targets"),
+    ],
 )
-def test_orders_must_read_the_context_first(
-    model_folder: Path, tmp_path: Path, datasets_cache: None, rows: list[Any], orders: str
+def test_settings_that_cannot_be_used(
+    model_folder: Path, tmp_path: Path, datasets_cache: None, rows: list[Any], options: tuple[str, ...], message: str
 ) -> None:
     (tmp_path / "validation.jsonl").write_text(json.dumps(rows[0]))
     config = write_recipe(tmp_path, model_folder, rows)
-    with pytest.raises(SystemExit, match="orders=gaps_last"):
-        train(config, tmp_path / "run", f"--orders={orders}", f"--validation_files={tmp_path / 'validation.jsonl'}")
+    with pytest.raises(SystemExit, match=message):
+        train(config, tmp_path / "run", f"--validation_files={tmp_path / 'validation.jsonl'}", *options)
 
 
 # ------------------------------------------------------------------------------------------------------------ LoRA
@@ -420,19 +423,3 @@ def test_an_adapter_of_a_converted_model_is_merged_exported_and_published(
     stage(tmp_path / "run", "me/model", tmp_path / "repository", PublishArguments(license="mit"))
     published = AutoModel.from_pretrained(tmp_path / "repository").float()
     torch.testing.assert_close(published(ids).logits, expected)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (("--lora_rank=0", "--lora_alpha=3"), "lora_alpha"),
-        (("--lora_rank=2", "--init_from=null"), "init_from"),
-        (("--lora_rank=2", "--lora_targets", "queries"), "lora_targets"),
-    ],
-)
-def test_wrong_settings_of_lora(
-    model_folder: Path, tmp_path: Path, datasets_cache: None, options: tuple[str, ...], message: str
-) -> None:
-    config = write_recipe(tmp_path, model_folder, ROWS)
-    with pytest.raises(SystemExit, match=message):
-        train(config, tmp_path / "run", *options)

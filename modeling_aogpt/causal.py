@@ -1,11 +1,11 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
 """
-What `AOGPTForCausalLM` needs for the conventions of Transformers: inputs and caches of a pass, and generation.
+Parts of `AOGPTForCausalLM` that follow the conventions of Transformers: inputs and caches of a pass, generation.
 
 Every forward pass runs the start row, followed by one row for each new token. The start row is not cached. If a text
-begins with the model's start token, this token is the start row: its row is a start row, too, no other row attends to
-it, and the positions of the text are counted after it. If all texts of a batch begin with it, no start row is added.
+begins with the model's start token, the row of this token is a start row, too. No other row attends to the token, and
+the positions of the text are counted after it. If all texts of a batch begin with it, no start row is added.
 """
 
 import warnings
@@ -53,7 +53,7 @@ class StartRowCache:
         self.cache = cache
 
     def update(self, keys: torch.Tensor, values: torch.Tensor, layer_idx: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Cache all new rows but the first. Return keys and values of the first row, followed by those of the cache."""
+        """Cache all new rows but the first. Return the keys and values of the first row, then all cached ones."""
         stored_keys, stored_values = self.cache.update(keys[:, :, 1:], values[:, :, 1:], layer_idx)
         return torch.cat((keys[:, :, :1], stored_keys), dim=2), torch.cat((values[:, :, :1], stored_values), dim=2)
 
@@ -251,7 +251,7 @@ def check_positions(position_ids: torch.LongTensor, input_ids: torch.LongTensor)
 
 def check_not_packed(position_ids: torch.LongTensor) -> None:
     """Raise a `ValueError` unless positions increase by one. Otherwise, several texts are packed together."""
-    # This makes the CPU wait for an accelerator, also in training, where packing is common.
+    # This check makes the CPU wait for an accelerator. It also runs in training, where packing is common.
     if not torch.compiler.is_compiling() and (position_ids.diff(dim=-1) != 1).any():
         raise ValueError(
             "`position_ids` must increase by one from token to token if there is no `attention_mask`, but do not. "
@@ -266,7 +266,7 @@ def split_attention_mask(
     """
     Check an attention mask, and return it as (is_token, is_visible), of which at most one is not None.
 
-    `is_token` (batch, cached + n) is that of a 2-D mask, and `is_visible` (batch or 1, 1, n, slots) of a 4-D mask.
+    A 2-D mask gives `is_token` (batch, cached + n). A 4-D mask gives `is_visible` (batch or 1, 1, n, slots).
     """
     if attention_mask is None:
         return None, None
@@ -366,7 +366,7 @@ def prepare_mask(
     """
     Return the attention mask (batch or 1, 1, rows, slots) with the added start row, or None if attention is causal.
 
-    `hidden` (batch,) is the slot of the start token of each text, to which no row attends, or -1. `num_slots` is the
+    `hidden` (batch,) is the slot of each text's start token, or -1. No row attends to this slot. `num_slots` is the
     number of keys, including unused entries of the cache.
     """
     if is_visible is None:

@@ -45,7 +45,7 @@ ROPE_TYPES = {
     "llama3": ("factor", "low_freq_factor", "high_freq_factor"),
 }
 
-# Names that `rope_parameters` may contain. Which of them have an effect depends on the type.
+# Names that `rope_parameters` may contain. Some of them have an effect only with certain types.
 ROPE_PARAMETERS = (
     *("rope_type", "rope_theta", "factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"),
     *("attention_factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim", "truncate", "partial_rotary_factor"),
@@ -120,8 +120,8 @@ class AOGPTConfig(PreTrainedConfig):
             default, the first row has a learned embedding of its own, which no token stands for.
         source_config (`dict`, *optional*): Configuration of the causal language model from which this model was
             converted. It is used to convert this model back. It includes the Hub name (`_name_or_path`) and the
-            `license` of the causal language model, if they are known. For a converted encoder, it contains only the
-            `model_type` of the source and these two facts.
+            `license` of the causal language model, if they are known. For a converted encoder, it contains only
+            `model_type`, `_name_or_path` and `license` of the source.
 
     Raises:
         ValueError: If a value is not allowed, or values contradict each other.
@@ -226,7 +226,7 @@ class AOGPTConfig(PreTrainedConfig):
         self.validate()
 
     def to_diff_dict(self) -> dict[str, Any]:
-        """Return what config.json contains. A mask id with the default value is left out if it is not in the table."""
+        """Return the contents of config.json. Leave out a default mask id that has no entry in the token table."""
         settings = super().to_diff_dict()
         # If the code of this package is not loaded, AutoTokenizer reads config.json, and would warn about this id.
         if settings.get("mask_token_id") == self.num_valid_tokens == self.vocab_size:

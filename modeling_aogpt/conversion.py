@@ -1,6 +1,6 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Functions that all converters share: reading files of other projects, checking their tensors, filling a model."""
+"""Functions that all converters share. They read files of other projects, check tensors, and fill models."""
 
 import json
 import re
@@ -26,7 +26,7 @@ class ReleasedArchitecture:
     """
     Names and settings of an architecture of another project.
 
-    `names` maps names of its modules or tensors to names in this package. Names with `{layer}` are those of all layers.
+    `names` maps names of modules or tensors to names in this package. `{layer}` in a name stands for every layer.
     `settings` are the settings of the configuration that differ from its defaults. `published_weights` are the weights
     with which the published numbers were computed: `"ema"` (moving averages) or `"live"` (weights of the last step).
     """
@@ -55,7 +55,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def read_index(path: Path) -> dict[str, str]:
-    """Return the file of each tensor in an index. A path, which could lead out of the folder, is a `ValueError`."""
+    """Return the file of each tensor in an index. Raise a `ValueError` for a path, which could leave the folder."""
     files = read_json(path).get("weight_map")
     if not isinstance(files, dict) or not files:
         raise ValueError(f"{path} is damaged: it has no `weight_map` with file names. Download the model again.")
@@ -90,10 +90,10 @@ def read_tensors(folder: Path) -> Tensors:
 @dataclass(frozen=True)
 class Blueprint:
     """
-    Model on the meta device, and what tensors it needs.
+    Model on the meta device, with the names and shapes of the tensors that it needs.
 
-    `names` are the names in the model of each tensor of the source. A tensor with the projections of attention queries,
-    keys and values has three names, and others have one. `shapes` are the shapes in the source. Both have the order of
+    `names` maps each tensor of the source to its names in the model: three for a tensor with the projections of
+    attention queries, keys and values, or else one. `shapes` are the shapes in the source. Both have the order of
     parameters in the authors' code.
     """
 
@@ -169,7 +169,7 @@ class Blueprint:
         return weights
 
     def load(self, tensors: Tensors) -> PreTrainedModel:
-        """Return the model with checked `tensors`, in evaluation mode. It uses the memory of tensors with one name."""
+        """Return the model with checked `tensors`, in evaluation mode. Tensors with one name are not copied."""
         self.model.load_state_dict(self.rename(tensors), assign=True)
         self.model.tie_weights()
         return self.model.eval()

@@ -89,7 +89,7 @@ RADD = ReleasedArchitecture(
     },
 )
 SEDD = replace(RADD, name="SEDD", settings=RADD.settings | {"target_injection": "sigma", "norm_bias": False})
-MDLM = replace(SEDD, name="MDLM")  # layout of the released file; `remove_noise_level` then converts it to a RADD
+MDLM = replace(SEDD, name="MDLM")  # layout of the released file; `remove_noise_level` makes it a RADD
 
 # Map from the name of each setting in released `.pt` files to its name in this package. The files also have `dropout`,
 # which inference does not use.
@@ -197,7 +197,7 @@ def load_encoder(source: Path, weights: str | None) -> MDMEncoderForMaskedLM:
     architecture = MDLM if is_mdlm else SEDD if "sigma_map.mlp.0.weight" in tensors else RADD
     config = (read_mdlm_config if is_mdlm else read_encoder_config)(settings, architecture, source)
     blueprint = Blueprint.make(MDMEncoderForMaskedLM, config, architecture)
-    # The file also contains the rotary frequencies. They are compared with those of the configuration, because no other
+    # The file also contains the rotary frequencies. Compare them with the frequencies of the configuration: no other
     # tensor shows whether the number of heads and the base are right.
     frequencies, _ = compute_frequencies(config, torch.device("cpu"))
     given = tensors.pop("rotary_emb.inv_freq", frequencies)
@@ -248,7 +248,7 @@ def remove_noise_level(model: MDMEncoderForMaskedLM, config: MDMEncoderConfig) -
 
 
 def read_encoder_config(given: dict[str, Any], architecture: ReleasedArchitecture, source: Path) -> MDMEncoderConfig:
-    """Return the configuration for `given`, the contents of config.json in the folder `source` of a SEDD or RADD."""
+    """Return the configuration of a SEDD or RADD. `given` are the contents of config.json in the folder `source`."""
     sizes, graph = given.get("model"), given.get("graph")
     if not isinstance(sizes, dict) or not isinstance(graph, dict):
         raise ValueError(
@@ -268,7 +268,7 @@ def read_encoder_config(given: dict[str, Any], architecture: ReleasedArchitectur
 
 
 def read_mdlm_config(given: dict[str, Any], architecture: ReleasedArchitecture, source: Path) -> MDMEncoderConfig:
-    """Return the configuration for `given`, the contents of config.json in the folder `source` of an MDLM."""
+    """Return the configuration of an MDLM. `given` are the contents of config.json in the folder `source`."""
     settings = rename_settings(given, MDLM_SETTINGS, f"{source}/config.json")
     require("time_conditioning", given.get("time_conditioning"), False, source)
     return make_config(MDMEncoderConfig, settings, architecture, source)
@@ -295,7 +295,7 @@ def rename_settings(given: dict[str, Any], names: dict[str, str], place: str) ->
 
 
 def require(name: str, given: Any, value: Any, source: Path) -> None:
-    """Raise a `ValueError` unless the setting `name`, which is `given` in config.json, has this `value`."""
+    """Raise a `ValueError` unless the setting `name` of config.json, which is `given`, is equal to `value`."""
     if given != value:
         raise ValueError(
             f"{source}/config.json has {name} {given!r}, but only {value!r} is supported. Pass the folder of another "

@@ -1,16 +1,16 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
 """
-Generation on a CPU: private copies of models whose linear layers call oneDNN instead of PyTorch's default, MKL.
+Generation on a CPU: copies of models in which linear layers use oneDNN instead of PyTorch's default, MKL.
 
 A generation multiplies few rows by large weights. For 8 to 63 rows, oneDNN takes 0.5 to 0.7 of MKL's time (2 cores of
 an AMD EPYC). Packing the weights, that is, copying them into oneDNN's own memory layout, reduces the time further: in
 float32 to 50 % for 4 rows, 75 % for 16 rows and 95 % for many rows, but not for a single row; in bfloat16 also to 50 %
 for a single row.
 
-PyTorch has no public function for these operators, but `torch.compile` uses them too. They apply to float32, and to
-bfloat16 if the CPU has instructions for it. `torch.backends.mkldnn.flags(enabled=False)` turns them off. Results with
-and without them differ only by rounding.
+PyTorch has no public function for these operators, but `torch.compile` uses them too. They support float32 and, on a
+CPU with bfloat16 instructions, bfloat16. `torch.backends.mkldnn.flags(enabled=False)` turns them off. Results with and
+without them differ only by rounding.
 """
 
 import torch
@@ -39,10 +39,10 @@ class OneDNNLinear(nn.Linear):
 
 def copy_for_cpu(model: nn.Module) -> nn.Module:
     """
-    Return a copy of `model` in which plain linear layers on a CPU use oneDNN, for one generation without gradients.
+    Return a copy of `model` whose plain linear layers on a CPU use oneDNN.
 
-    The copy shares parameters, buffers, hooks and configuration with `model`. The function returns `model` itself if
-    oneDNN cannot be used, or if Accelerate manages the weights.
+    Use the copy for a single generation without gradients. It shares parameters, buffers, hooks and configuration with
+    `model`. If oneDNN cannot be used, or if Accelerate manages the weights, return `model` itself.
     """
     may_use_onednn = (
         HAS_ONEDNN
@@ -60,9 +60,9 @@ def copy_for_cpu(model: nn.Module) -> nn.Module:
 
 def pack_weights(copied: nn.Module) -> None:
     """
-    Let the layers of a copy made by [`copy_for_cpu`] hold their weights a second time, in oneDNN's layout.
+    Store the weights of a copy made by [`copy_for_cpu`] a second time, in oneDNN's layout.
 
-    If a parameter changes later, the packed weights do not change.
+    Later changes of a parameter do not change these packed weights.
     """
     for layer in copied.modules():
         if isinstance(layer, OneDNNLinear):

@@ -43,9 +43,9 @@ def can_record(model: nn.Module, device: torch.device) -> bool:
     """
     Return whether functions of `model` on `device` can be recorded.
 
-    A replay runs no Python code, such as hooks. It reads weights at fixed addresses, which autocast does not guarantee
-    for its copies. Operations of quantized weights may wait for the GPU, which a recording does not allow. Compiled
-    models are recorded, too, unless they record CUDA graphs themselves.
+    A replay runs no Python code, such as hooks. It reads weights at fixed addresses, but copies that autocast makes can
+    move. A recording must not wait for the GPU, but operations of quantized weights may do so. Compiled models are
+    recorded, too, unless they record CUDA graphs themselves.
     """
     return (
         device.type == "cuda"
@@ -63,7 +63,7 @@ def can_record(model: nn.Module, device: torch.device) -> bool:
 
 
 def has_hooks(model: nn.Module) -> bool:
-    """Return whether a module of `model` has hooks that could do something during a forward pass."""
+    """Return whether a module of `model` has hooks that can have an effect in a forward pass."""
     hooks = (
         hook
         for module in model.modules()
@@ -91,8 +91,8 @@ class Recording:
     """
     CUDA graph of `function(*arguments)`.
 
-    Its arguments and its result have fixed memory addresses: a replay copies new arguments there, and overwrites the
-    previous result. Recordings with the same memory `pool` share memory for intermediate results.
+    The arguments and the result have fixed memory addresses. A replay copies new arguments to these addresses, and
+    overwrites the previous result. Recordings with the same memory `pool` share memory for intermediate results.
     """
 
     def __init__(self, function: Callable[..., Result], arguments: Arguments, pool: tuple[int, int]) -> None:
@@ -118,7 +118,7 @@ class Recordings:
     """
     Recordings of a function of tensors on a GPU, one for each combination of argument shapes.
 
-    The first `num_first_calls` (at least one) calls with the same shapes only run the function. The next call makes a
+    The first `num_first_calls` calls with the same shapes, at least one, only run the function. The next call makes a
     recording, which this and all later calls replay. With `use_cudnn`, recorded functions may use cuDNN attention.
 
     If a recording fails, `has_failed` becomes True, and no further recordings are made. If the cause is not a lack of
@@ -134,9 +134,9 @@ class Recordings:
 
     def call(self, function: Callable[..., Result], *arguments: torch.Tensor | None) -> Result:
         """
-        Return `function(*arguments)`. The next call, with any shapes, may overwrite the result.
+        Run `function(*arguments)`, if possible as a CUDA graph. The next call may overwrite the returned result.
 
-        The function must not wait for the GPU. Apart from its arguments, it must use the same memory in every call.
+        Always pass the same function. It must not wait for the GPU. Only its arguments may be in new memory.
         """
         shapes = tuple(None if values is None else values.shape for values in arguments)
         if shapes not in self._recordings and not self.has_failed and self._num_calls[shapes] >= self._num_first_calls:

@@ -67,8 +67,8 @@ class OrderDistribution:
             for all sequences of the run (Finding 2 of the paper); `"left_to_right"`; `"context_first"`: first a random
             subset of the positions from left to right, then the other positions in random order; `"gaps_last"`: first
             all positions outside random gaps, then those in the gaps, both from left to right. Text and gaps alternate,
-            and both have the same mean length. It is drawn for each sequence, between 2 and the number of its tokens,
-            uniformly on a log scale.
+            and both have the same mean length, which is drawn for each sequence, uniformly on a log scale, between 2
+            and the number of tokens.
         block_length (`int`, *optional*): Predict contiguous blocks of this length one after another, from left to
             right. `orders` applies within each block. With `"shared"`, every block has the same order.
         stride (`int`, *optional*): Like `block_length`, but with strided blocks: first the positions 0, stride, 2
@@ -148,9 +148,9 @@ class OrderDistribution:
             lengths: Number (batch,) of tokens of each sample. Later positions are padding.
             width: Number of positions.
             fractions: Probability (batch, 1) of the left-to-right order. Defaults to `left_to_right_fraction`.
-            given_context: Context (batch, width) given by the data. A sample without any gets a random context with
-                `orders="context_first"`, unless it is left to right, and otherwise none. The positions of a sample with
-                a given context that are not in it are the gaps of `"gaps_last"`.
+            given_context: Context (batch, width) given by the data. With `"context_first"`, a sample without given
+                context gets a random one, unless its order is left to right. With `"gaps_last"`, the positions outside
+                a given context are the gaps.
             turns: Number (batch, width) of the turn of each position. Turns follow one another, each with its own
                 context first.
         """
@@ -182,7 +182,7 @@ class OrderDistribution:
         """Draw the number (batch,) of positions that come first with `"context_first"`."""
         most = lengths - 1 if self.max_context is None else (lengths - 1).clamp(max=self.max_context)
         least = most.clamp(max=self.min_context or 0)
-        # The orders do not use the output for a stream's initial state, so this number is independent of them.
+        # The orders do not use a stream's output for its initial state, so this number is independent of the orders.
         uniform = to_uniform(mix_bits(make_streams(seed, samples)))
         return least + (uniform * (most - least + 1)).long()
 
@@ -303,7 +303,7 @@ class DataCollatorForAnyOrderLM:
                 "tokenizer.pad_token_id or to any other id of the vocabulary, or make all sequences equally long."
             )
         samples = torch.tensor([self._order_seed(feature) for feature in features])
-        distribution = self._make_distribution()  # for each batch, because the settings can be changed
+        distribution = self._make_distribution()  # for each batch, because a caller may change the settings
         fractions = [_read_fraction(feature, distribution.left_to_right_fraction) for feature in features]
         padded_labels = _pad(labels, width, -100)
         num_tokens = torch.tensor(lengths)

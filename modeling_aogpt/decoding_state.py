@@ -49,7 +49,7 @@ MAX_COMPILED_GRAPHS = 64
 
 
 class QueryResult(NamedTuple):
-    """Result of [`DecodingState.query`]: one entry for each predicted rank. Those of a sequence are adjacent."""
+    """Result of [`DecodingState.query`]: one entry for each predicted rank. The entries of a sequence are adjacent."""
 
     hidden_states: torch.Tensor  # (queries, hidden_size): last hidden states, the inputs of the head
     sequences: torch.LongTensor  # (queries,): index of the sequence
@@ -77,16 +77,15 @@ class DecodingState:
     Base class of decoding states: sequences stored by rank, in which all unmasked ranks come before all masked ranks.
 
     Each sequence consists of its unmasked ranks, followed by its masked ranks and its padding. Subclasses implement
-    [`query`]. The numbers of these ranks are kept on the CPU, so that the CPU need not wait for an accelerator in every
-    step.
+    [`query`]. The CPU keeps the numbers of these ranks, so that it need not wait for an accelerator in every step.
 
     Args:
         model (`PreTrainedModel`): The model to query.
         ids (`torch.LongTensor` of shape `(batch, n)`): Tokens by position, with `config.mask_token_id` at masked
             positions.
-        orders (`torch.LongTensor` of shape `(batch, n)`): Orders of all positions. Only two relative orders matter:
-            that of the unmasked positions, in which a decoder reads them, and that of the masked positions, in which
-            they are filled in.
+        orders (`torch.LongTensor` of shape `(batch, n)`): Orders of all positions. Only two parts matter: the
+            order of the unmasked positions, in which a decoder reads them, and the order of the masked positions, in
+            which they are filled in.
         blocks (`torch.LongTensor` of shape `(batch, n)`): Index of the block of each position. A block is filled in
             before all blocks with higher indices.
         is_token (`torch.BoolTensor` of shape `(batch, n)`): False at padding, indexed by position.
@@ -133,7 +132,7 @@ class DecodingState:
 
     def query(self, num_queries: torch.LongTensor) -> QueryResult:
         """
-        For each sequence b, predict the next `num_queries[b]` (on the CPU) masked positions of its order.
+        Predict the next `num_queries[b]` masked positions in the order of each sequence b. `num_queries` is on the CPU.
 
         Each prediction sees all unmasked tokens, and none of the other predictions.
         """
@@ -156,18 +155,18 @@ class DecodingState:
         """
         Fill in `tokens` at `indices`, the next masked ranks of each sequence.
 
-        `num_unmasked` says how many tokens each sequence gets.
+        Sequence b gets `num_unmasked[b]` tokens.
         """
         self.draft(tokens, indices, token_logprobs)
         self.unmask(indices, num_unmasked, step)
 
     def draft(self, tokens: torch.LongTensor, indices: Indices, token_logprobs: torch.Tensor) -> None:
-        """Store predicted tokens and their log-probabilities at masked ranks, which stay masked."""
+        """Store predicted tokens and their log-probabilities for masked ranks. Do not unmask these ranks."""
         self.ids[indices] = tokens
         self.token_logprobs[indices] = token_logprobs
 
     def unmask(self, indices: Indices, num_unmasked: torch.LongTensor, step: int) -> None:
-        """Unmask the ranks at `indices`, of which sequence b has the next `num_unmasked[b]`. Drafts become tokens."""
+        """Unmask the ranks at `indices`, the next `num_unmasked[b]` of each sequence b. Stored tokens become final."""
         # Assigning an integer would make the CPU wait for an accelerator.
         self.unmasking_steps[indices] = torch.full_like(indices[0], step)
         self.num_context += num_unmasked
@@ -185,7 +184,7 @@ class DecodingState:
         return arranged
 
     def check_finite(self) -> None:
-        """Raise a `ValueError` if the log-probability of a token is not finite. An accelerator makes the CPU wait."""
+        """Raise a `ValueError` if the log-probability of a token is not finite. The CPU waits for an accelerator."""
         if not torch.isfinite(self.token_logprobs).all():
             raise ValueError(
                 "The logits are not finite (NaN or infinity), so no token can be drawn. Check the weights and the "
@@ -199,7 +198,7 @@ class DecodingState:
             setattr(self, name, getattr(self, name).gather(1, ranks))
 
     def reorder_masked(self, columns: torch.LongTensor) -> None:
-        """Permute the first masked ranks of each sequence b: number `columns[b, j]` of them becomes number j."""
+        """Permute the first masked ranks of each sequence b. Masked rank number `columns[b, j]` becomes number j."""
         num_ranks, width = self.ids.shape[1], columns.shape[1]
         context = to_device(self.num_context, columns.device)[:, None]
         # Columns past the end of a sequence, which must keep their place, are cut off.
@@ -208,7 +207,7 @@ class DecodingState:
         self.reorder(ranks[:, :num_ranks])
 
     def remask(self, is_selected: torch.BoolTensor, orders: torch.LongTensor) -> None:
-        """Re-mask the positions in `is_selected` (batch, n). They will be filled in again in the order of `orders`."""
+        """Re-mask the positions in `is_selected` (batch, n). They will be filled in again, in the order in `orders`."""
         is_moved = index_by_rank(is_selected, self.orders)
         priority = index_by_rank(orders.argsort(dim=-1), self.orders)
         ranks = torch.arange(is_moved.shape[1], device=is_moved.device)
@@ -224,8 +223,8 @@ class DecodingState:
         End each sequence in `may_end` that has a generated end-of-text token and no mask before it; pad the rest.
 
         Without `in_blocks`, a sequence ends right after its first end-of-text token. With `in_blocks`, it ends with the
-        block of this token, once the whole block is unmasked, because tokens before the end-of-text token may have been
-        predicted from later tokens of the block.
+        block of this token, once the whole block is unmasked: earlier tokens of the block may have been predicted from
+        its later tokens.
         """
         is_eos = self.ranks_between(self.num_given, self.num_context)
         is_eos &= torch.isin(self.ids, to_device(eos_token_ids, self.ids.device))
@@ -243,13 +242,13 @@ class DecodingState:
         self.ends = torch.where(has_ended.cpu(), self.num_context, self.ends)
 
     def expected_passes(self, num_queries: torch.LongTensor) -> int:
-        """Return the number of passes that a generation takes if all later ones have `num_queries` (batch,), too."""
+        """Return the number of passes of the generation, if every later pass has `num_queries` (batch,) queries."""
         num_remaining = int(torch.where(num_queries > 0, self.num_masked / num_queries.clamp(min=1), 0).max())
         return self.num_forward_passes + num_remaining
 
     def should_record(self, num_rows: int, num_queries: torch.LongTensor) -> bool:
-        """Return whether to run a pass with `num_rows` rows, over all sequences, through the recordings."""
-        # The first pass is excluded, because it may contain a prompt.
+        """Return whether to run a pass as a CUDA graph. The pass has `num_rows` rows over all sequences."""
+        # Do not record the first pass, because it may contain a prompt.
         if self._recordings is None or self._recordings.has_failed or not self.num_forward_passes:
             return False
         if not self.expects_recordings:
@@ -279,7 +278,7 @@ class DecodingState:
         return ids.masked_fill(self.is_masked(), self.model.config.mask_token_id)
 
     def visible_ids(self, sequences: torch.LongTensor, num_visible: torch.LongTensor) -> torch.LongTensor:
-        """Return the first `num_visible` ranks of `sequences`, both (queries,), by column, and masks elsewhere."""
+        """Return the first `num_visible` (queries,) ranks of `sequences` (queries,) by column, and masks elsewhere."""
         ranks = torch.arange(self.ids.shape[1], device=self.ids.device)
         ids = self.ids[sequences].masked_fill(ranks >= num_visible[:, None], self.model.config.mask_token_id)
         return index_by_position(ids, self.orders[sequences])
@@ -287,7 +286,7 @@ class DecodingState:
     def visible_prefix(
         self, sequences: torch.LongTensor, num_visible: torch.LongTensor
     ) -> tuple[torch.LongTensor, torch.LongTensor]:
-        """Return the ids of [`visible_ids`] by position, without padding, and their number before the first mask."""
+        """Return [`visible_ids`] by position, without padding, and the number of ids before the first mask."""
         length, mask = self.ids.shape[1], self.model.config.mask_token_id
         ranks = torch.arange(length, device=self.ids.device)
         # Ranks that a query cannot see are written to an additional column, which is then cut off.
@@ -304,8 +303,8 @@ class AnyOrderCache:
     """
     Preallocated key-value cache in which the row that predicts rank r occupies slot r.
 
-    If a pass queries several ranks in parallel, only the row of the first of them stays in the cache. The next pass
-    overwrites the other rows, so no entry is copied or moved. `devices` contains the device of each layer.
+    If a pass queries several ranks in parallel, only the row of the first rank stays in the cache. The next pass
+    overwrites the other rows. No entry is ever copied or moved. `devices` contains the device of each layer.
     """
 
     def __init__(
@@ -329,7 +328,7 @@ class AnyOrderCache:
         self._slots, self._num_visible = slots, num_visible
 
     def update(self, keys: torch.Tensor, values: torch.Tensor, layer_idx: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Store the `keys` and `values` (batch, heads, rows, head_dim) of a pass; return those of all visible slots."""
+        """Store `keys` and `values` (batch, heads, rows, head_dim) of a pass. Return all visible slots."""
         stored = self.layers[layer_idx]
         if keys.shape[1] != stored[0].shape[1]:
             raise ValueError(
@@ -348,18 +347,18 @@ class AnyOrderCache:
 
 class CachedDecodingState(DecodingState):
     """
-    Decoding state of a decoder with a key-value cache, to which each unmasked token is added once.
+    Decoding state of a decoder with a key-value cache. Each unmasked token is added to the cache once.
 
     The keys of a row depend on its token and on the next position in the order. The row of the newest token must
-    therefore wait for the next query. A query is one pass with two kinds of rows. The rows of the tokens that were
-    unmasked since the last pass form a causal chain, predict the first queried position, and stay in the cache. One
-    extra row for each further queried position is discarded.
+    therefore wait for the next query. A query is one pass with two kinds of rows. Rows of tokens that were unmasked
+    since the last pass form a causal chain. They predict the first queried position, and stay in the cache. Each
+    further queried position has one extra row, which is discarded.
     """
 
     def __init__(self, model: PreTrainedModel, ids: torch.LongTensor, *arguments: torch.Tensor) -> None:
         super().__init__(model, ids, *arguments)
         self.num_cached = torch.zeros_like(self.num_context)
-        self._may_pack = self.model is not model  # it is a copy that uses oneDNN
+        self._may_pack = self.model is not model  # True for a copy that uses oneDNN
         dtype = product_dtype(ids.device, model.model.dtype)
         devices = [execution_device(layer, ids.device) for layer in model.model.layers]
         self.cache = AnyOrderCache(model.config, *ids.shape, dtype=dtype, devices=devices)
@@ -376,7 +375,7 @@ class CachedDecodingState(DecodingState):
 
     def verify(self, num_drafts: torch.LongTensor, include_first: bool = False) -> QueryResult:
         """
-        Predict the token after each of the `num_drafts` drafts, which are in `ids` at the first masked ranks.
+        Predict the token after each of the `num_drafts` drafts. `ids` has the drafts at the first masked ranks.
 
         With `include_first`, also predict the rank of the first draft, which [`query`] may have predicted before.
         """
@@ -387,7 +386,7 @@ class CachedDecodingState(DecodingState):
         return self._run(ranks, num_context, is_query)
 
     def keep_verified(self) -> None:
-        """Record that the cache holds the rows of all unmasked ranks, after drafts of [`verify`] were committed."""
+        """Mark the cached rows of all unmasked ranks as valid, after drafts of [`verify`] were committed."""
         self.num_cached = self.num_context.clone()
 
     def reorder(self, ranks: torch.LongTensor) -> None:
@@ -407,12 +406,12 @@ class CachedDecodingState(DecodingState):
         self.num_cached = torch.minimum(self.num_cached, num_unchanged)
 
     def _uncached_ranks(self, ends: torch.LongTensor) -> torch.LongTensor:
-        """Return ranks (batch, rows) from the first uncached one to `ends` - 1, or beyond it in shorter sequences."""
+        """Return ranks (batch, rows) from the first uncached rank to `ends` - 1, or further in shorter sequences."""
         num_rows = int((ends - self.num_cached).max())
         return self.num_cached[:, None] + torch.arange(num_rows, device=ends.device)
 
     def _run(self, ranks: torch.LongTensor, num_context: torch.LongTensor, is_query: torch.BoolTensor) -> QueryResult:
-        """Run the rows that predict `ranks` (batch, rows) given `num_context` ranks; return those in `is_query`."""
+        """Run the rows that predict `ranks` (batch, rows) given `num_context` ranks. Return results for `is_query`."""
         splits = (values.split(MAX_ROWS_PER_PASS, dim=1) for values in (ranks, is_query))
         parts = [self._run_pass(part, num_context, is_queried) for part, is_queried in zip(*splits, strict=True)]
         if len(parts) == 1:
@@ -474,7 +473,7 @@ class CachedDecodingState(DecodingState):
         attention_mask: torch.Tensor | None,
         num_kept: int | None = None,
     ) -> torch.Tensor:
-        """Return the last hidden states of the last `num_kept` rows of `ranks` (batch, rows); of all if it is None."""
+        """Return the last hidden states of the last `num_kept` (by default all) rows of `ranks` (batch, rows)."""
         return self.model.model(
             **query_rows(ids, positions, ranks, num_context),
             attention_mask=attention_mask,
@@ -486,7 +485,7 @@ class CachedDecodingState(DecodingState):
     def _run_exact(
         self, ranks: torch.LongTensor, num_context: torch.LongTensor, is_query: torch.BoolTensor
     ) -> tuple[torch.Tensor, torch.LongTensor, int]:
-        """Run the rows of `ranks`. Return hidden states of rows after the first `num_skipped`, ranks, `num_skipped`."""
+        """Run the rows of `ranks`. Return hidden states of the rows from `num_skipped` on, ranks, and `num_skipped`."""
         slots = slice(int(ranks[0, 0]), int(ranks[0, -1]) + 1) if (ranks == ranks[0]).all() else None
         ranks = ranks.clamp(max=self.ids.shape[1] - 1)
         is_needed = is_query.any(dim=0)

@@ -20,7 +20,7 @@ MASK_ALIGNMENT = 8
 
 
 def rows_per_head_call(most: int, num_ids: int) -> int:
-    """Return how many rows of logits may be in memory at once: `most`, or fewer for vocabularies above GPT-2's."""
+    """Return the number of rows of logits to keep in memory: `most`, or fewer for a vocabulary larger than GPT-2's."""
     return max(1, min(most, most * 50304 // num_ids))
 
 
@@ -39,7 +39,7 @@ def draw_uniform(
     *size: int, generator: torch.Generator | None = None, device: torch.device | str | None = None
 ) -> torch.Tensor:
     """
-    Draw float64 numbers uniformly from [0, 1), on the device of `generator` or the CPU, and move them to `device`.
+    Draw float64 numbers uniformly from [0, 1) on the device of `generator`, by default the CPU. Move them to `device`.
 
     The same seed of a CPU generator therefore gives the same orders and tokens on every device.
     """
@@ -71,8 +71,8 @@ def prepare_mask(mask: torch.BoolTensor, dtype: torch.dtype) -> torch.Tensor:
     """
     Return an attention mask (..., rows, slots) in the form that is fastest on its device.
 
-    On an accelerator, PyTorch would compute numbers to add to attention scores in every layer, so this function
-    computes them once. `dtype` must be that of attention queries.
+    On an accelerator, PyTorch converts a boolean mask to numbers in every layer. This function does so once. `dtype`
+    must be that of attention queries.
     """
     if mask.is_cpu or torch.compiler.is_compiling():
         return mask
@@ -88,7 +88,7 @@ _ALLOWS_CUDNN: ContextVar[bool] = ContextVar("_ALLOWS_CUDNN", default=False)
 @contextmanager
 def allow_cudnn_attention(is_allowed: bool = True) -> Iterator[None]:
     """
-    Keep cuDNN attention on within a `with` statement: there, [`without_cudnn_attention`] does nothing.
+    Keep cuDNN attention on within a `with` statement, in which [`without_cudnn_attention`] does nothing.
 
     This is faster for shapes that are repeated many times: on an NVIDIA H200, one row of one sequence with 1024 slots
     takes 6.5 instead of 60 microseconds.
@@ -154,7 +154,7 @@ def has_padding(mask: torch.Tensor | None) -> bool:
 
 
 def is_dispatched(model: nn.Module) -> bool:
-    """Return whether Accelerate replaced the `forward` of a module. A copy would still run the original module."""
+    """Return whether Accelerate replaced `forward` of a module. A copy of it would still run the original module."""
     return any("forward" in vars(module) for module in model.modules())
 
 

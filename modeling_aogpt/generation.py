@@ -161,9 +161,9 @@ class AnyOrderGenerationMixin(GenerationMixin):
                 sequence. Logits are at least float32. Processors of Transformers that depend on the end or the length
                 of the text always get the text before the token. They raise an error if tokens are generated in another
                 way.
-            streamer (`BaseStreamer`, *optional*): Streamer that receives each token when all tokens to its left are
-                known. A streamer with `put_draft`, like Transformers' `TextDiffusionStreamer`, also receives the rest
-                of the text after every step.
+            streamer (`BaseStreamer`, *optional*): Streamer that receives each token as soon as all tokens to the left
+                are known. A streamer with `put_draft`, like Transformers' `TextDiffusionStreamer`, also receives the
+                rest of the text after every step.
             kwargs: Fields of [`AnyOrderGenerationConfig`], which override `generation_config`. `order` may also be a
                 tensor (batch * num_return_sequences, n) with one order for each returned sequence: a permutation of its
                 columns, in which padding counts. Given tokens are moved to the front of each order, and padding to its
@@ -273,7 +273,7 @@ class AnyOrderGenerationMixin(GenerationMixin):
             for _ in sampler.run():
                 if stops:
                     state.end_after_eos(eos, pad_token_id, in_blocks, may_end)
-                if state.token_logprobs.is_cpu:  # elsewhere, the check would make the CPU wait in every step
+                if state.token_logprobs.is_cpu:  # an accelerator would make the CPU wait in every step
                     state.check_finite()
                 progress.update()
         progress.finish()
@@ -342,7 +342,7 @@ class AnyOrderGenerationMixin(GenerationMixin):
             )
 
     def _find_token_id(self, name: str, config: AnyOrderGenerationConfig) -> int | list[int] | None:
-        """Return the ids of a special token: those of the call, else of the model's defaults; None if unknown."""
+        """Return the ids of a special token from the call, or else from the model's defaults. None if unknown."""
         ids = (getattr(source, name, None) for source in (config, self.generation_config, self.config))
         return next((value for value in ids if value is not None), None)
 
@@ -413,7 +413,7 @@ class AnyOrderGenerationMixin(GenerationMixin):
                 f"`inputs` has {inputs.shape[1]} tokens per sequence (with padding), and {num_new} new tokens are "
                 f"requested, but this model takes at most {most} in all (config.max_position_embeddings). {advice}"
             )
-        # If the model is offloaded, `self.device` can be the meta device. The inputs then stay where they are.
+        # If the model is offloaded, `self.device` can be the meta device. Do not move the inputs then.
         inputs = inputs.to(inputs.device if self.device.type == "meta" else self.device, torch.long)
         ids = nn.functional.pad(inputs, (0, num_new), value=mask)
         is_token = nn.functional.pad(is_token.to(ids.device), (0, num_new), value=True)
@@ -435,7 +435,7 @@ class AnyOrderGenerationMixin(GenerationMixin):
         **kwargs: object,
     ) -> None:
         """
-        Set `generation_config` to the given config, else to that of the model folder, else keep the default.
+        Set `generation_config` to the given config or, if there is one, to the config in the model folder.
 
         Transformers calls this method in `from_pretrained`.
         """
@@ -472,7 +472,7 @@ def sort_given_tokens(orders: torch.LongTensor, is_given: torch.BoolTensor) -> t
 
 
 def check_processors(processors: LogitsProcessorList, has_prefix: bool) -> None:
-    """Raise a `ValueError` if a processor cannot be used. `has_prefix`: whether it can get the text before a token."""
+    """Raise a `ValueError` if a processor cannot be used. `has_prefix`: whether the text before a token is known."""
     for processor in processors:
         name = type(processor).__name__
         if is_any_of(processor, UNSUPPORTED_PROCESSORS):
@@ -504,7 +504,7 @@ def make_unmasking_rule(
 def make_eos_ban(
     state: DecodingState, min_length: int, min_new_tokens: int, eos_token_ids: torch.LongTensor | None
 ) -> tuple[torch.BoolTensor, torch.LongTensor] | None:
-    """Return a tensor (batch, n), True at columns that may not be end-of-text, and its ids; None if all may be."""
+    """Return a tensor (batch, n), True at columns that may not be end-of-text, and its ids, or None without limits."""
     if not min_length and not min_new_tokens:
         return None
     is_masked = state.is_masked()
@@ -517,7 +517,7 @@ def make_eos_ban(
 
 
 def check_refine_length(state: DecodingState, length: int) -> None:
-    """Raise a `ValueError` if a sequence with positions to generate has fewer than `length` of them."""
+    """Raise a `ValueError` if a sequence has some positions to generate, but fewer than `length`."""
     num_generated = state.ends - state.num_given
     fewest = int(num_generated[num_generated > 0].min())
     if length > fewest:
@@ -549,9 +549,9 @@ class GenerationProgress:
     """
     Streaming and history of a generation.
 
-    A column of the batch is final if no sequence has a masked position in this column or to its left, and with
-    refinement (`will_refine`), if the generation is finished. `streamer.put` gets each final column once, without
-    padding at the end. `streamer.put_draft` gets the other columns after every step.
+    A column of the batch is final if no sequence has a masked position in this column or to the left. With refinement
+    (`will_refine`), columns are final when the generation is finished. `streamer.put` gets each final column once,
+    without padding at the end. `streamer.put_draft` gets the other columns after every step.
     """
 
     def __init__(
@@ -590,7 +590,7 @@ class GenerationProgress:
         self.num_put = num_final
 
     def _count_final(self) -> int:
-        """Return the number of final columns up to the last one that is not only padding after end-of-text tokens."""
+        """Return the number of final columns, without columns at the end that are only padding after end-of-text."""
         state = self.state
         is_generated = state.ranks_between(state.num_given, state.num_tokens)
         is_text = index_by_position(~is_generated | (state.unmasking_steps >= 0), state.orders).any(dim=0)

@@ -28,8 +28,8 @@ CALL_ARGUMENTS = (
 # Fields of Transformers' `GenerationConfig` that are accepted with any value, because `generate` does not use them.
 IGNORED_FIELDS = ("transformers_version", "bos_token_id")
 
-# Settings of Transformers that this package does not support, with the value at which each has no effect. Only this
-# value is accepted. Entries that are also fields of AnyOrderGenerationConfig are not used.
+# Settings of Transformers that this package does not support. Each is accepted only with this value, at which it has no
+# effect. Entries that are also fields of AnyOrderGenerationConfig are not used.
 NO_OP_VALUES = {
     **GenerationConfig._get_default_generation_params(),
     "length_penalty": 1.0,
@@ -206,7 +206,7 @@ class AnyOrderGenerationConfig(GenerationConfig):
     @classmethod
     def from_generation_config(cls, config: GenerationConfig) -> "AnyOrderGenerationConfig":
         """
-        Convert a generation config to this class. If `config` already has this class, return it unchanged.
+        Convert a generation config to this class. A config that already has this class is returned unchanged.
 
         Raises:
             TypeError: If `config` is not a generation config.
@@ -239,8 +239,8 @@ class AnyOrderGenerationConfig(GenerationConfig):
         """
         Return the fields that differ from the defaults. An order that is a tensor becomes nested lists.
 
-        With several samples, `do_sample` is always included, because Transformers, whose default is False, does not
-        load several samples without it.
+        With several samples, `do_sample` is always included. Its default in Transformers is False, which does not allow
+        several samples.
         """
         defaults, included = type(self)().to_dict(), {"transformers_version"}
         if self.num_return_sequences > 1:
@@ -253,7 +253,7 @@ class AnyOrderGenerationConfig(GenerationConfig):
 
     @property
     def orders(self) -> Orders:
-        """Return the orders that `order` (random orders if it is None), `block_length` and `stride` describe."""
+        """Return the orders that `order`, `block_length` and `stride` describe. If `order` is None, they are random."""
         kind = "random" if self.order is None else self.order
         return Orders(
             kind, self.block_length, self.stride, "order", (*ORDER_NAMES, *CERTAINTY_MEASURES), (torch.Tensor,)
@@ -261,7 +261,7 @@ class AnyOrderGenerationConfig(GenerationConfig):
 
     @property
     def certainty(self) -> str | None:
-        """Return the name of the measure that decides the order, if `order` is adaptive, else None."""
+        """Return the name of the certainty measure of an adaptive `order`. If `order` is not adaptive, return None."""
         return self.order if isinstance(self.order, str) and self.order in CERTAINTY_MEASURES else None
 
     @property
@@ -299,8 +299,8 @@ class AnyOrderGenerationConfig(GenerationConfig):
         """
         Return a validated copy with the `arguments` of a call to `generate`, and with the default order if none is set.
 
-        An argument that is None restores the default of its field. `is_continuation` tells whether the inputs contain
-        no masks, so that generation only continues them.
+        An argument that is None restores the default of its field. `is_continuation` is True if the inputs contain no
+        masks, so that `generate` only continues the inputs.
         """
         for name, value in arguments.items():
             if name not in FIELDS and _has_effect(name, value):
@@ -441,7 +441,7 @@ def _check_tokens(name: str, value: object) -> None:
         raise ValueError(f"`{name}` must be {kind}, but is {value!r}.")
 
 
-# Checks of the fields that are not part of the order.
+# Functions that check the value of a field, by its name. Other fields are checked elsewhere.
 CHECKS: dict[str, Callable[[str, object], None]] = {
     **dict.fromkeys(("max_length", "max_new_tokens", "num_steps", "window"), check_integer),
     **dict.fromkeys(("refine_length", "num_return_sequences"), check_integer),

@@ -9,9 +9,9 @@ this finds the right length more often than two other rules, which compare the l
 gap, or the mean log-probability of the tokens in the gap (docs/infilling.md). The lengths of several gaps are chosen
 together if there are few combinations, and otherwise one after another.
 
-Texts are encoded part by part, so that the tokens of all parts decode to the text. A tokenizer encodes a text of its
-own in another way than a part of a text. SentencePiece puts a space before it, and WordPiece begins a word with it. A
-part is therefore encoded after other characters, whose tokens are then removed.
+Texts are encoded part by part, so that the tokens of all parts decode to the text. A tokenizer encodes a whole text in
+another way than a part of a text: SentencePiece puts a space before a text, and WordPiece begins a word with it. A part
+is therefore encoded after other characters. The tokens of these characters are then removed.
 """
 
 import math
@@ -34,7 +34,7 @@ logger = logging.get_logger(__name__)
 
 # Characters after which a part is encoded. Tokenizers seldom merge a digit with text, or a letter with digits.
 CONTEXTS = "7ea.\n"
-NUM_CHARACTERS_BEFORE = 64  # of the known text before a part; more of them do not change its tokens
+NUM_CHARACTERS_BEFORE = 64  # of the known text before a part; more characters do not change the tokens of the part
 
 # Largest number of combinations of the lengths of several gaps that are all compared. Otherwise, the lengths are chosen
 # one gap after another.
@@ -196,12 +196,12 @@ class AnyOrderInfillingMixin:
             )
         texts = input_ids if isinstance(input_ids, list) else [input_ids]
         searches = self._parse_texts(input_ids, list_lengths(lengths), padded_length, tokenizer)
-        # End-of-text in a gap at the end of a document would make the same text as a shorter gap.
+        # In a gap at the end of a document, end-of-text would make the same text as in a shorter gap.
         eos = [] if padded_length is None else self._end_of_text_ids()
         # A start token at the beginning would not be text.
         start = [] if self.config.start_token_id is None else [self.config.start_token_id]
         excluded = [token for token in (*eos, *start) if token < self.config.num_valid_tokens]
-        # The settings are checked first, because all candidates are scored before the last `generate`.
+        # Check the settings before all candidates are scored.
         settings = self._check_settings(generator, tokenizer, kwargs)
         order = "left_to_right" if settings.has_left_to_right_order else "confidence"
         self._compare_lengths(searches, padded_length, excluded, order)
@@ -242,7 +242,7 @@ class AnyOrderInfillingMixin:
     def _check_settings(
         self, generator: torch.Generator | None, tokenizer: object, kwargs: dict[str, object]
     ) -> AnyOrderGenerationConfig:
-        """Return the settings with which `generate` is called. Raise the errors that it would raise."""
+        """Return the settings for `generate`. Raise the errors that `generate` would raise."""
         check_generator(generator)
         if tokenizer is not None and not isinstance(tokenizer, PreTrainedTokenizerBase):
             raise TypeError(
@@ -256,7 +256,7 @@ class AnyOrderInfillingMixin:
     def _split_at_gaps(
         self, input_ids: torch.LongTensor | str, tokenizer: PreTrainedTokenizerBase | None
     ) -> list[list[int]]:
-        """Split a text at its gaps. Return the ids of each part, of which the first and the last can be empty."""
+        """Split a text at its gaps. Return the ids of each part. The first and the last part can be empty."""
         if isinstance(input_ids, str):
             if tokenizer is None:
                 raise ValueError("`input_ids` is a string, but `tokenizer` is missing. Pass the model's tokenizer.")
@@ -345,7 +345,7 @@ class AnyOrderInfillingMixin:
     def _compare_lengths(
         self, searches: list[LengthSearch], padded_length: int | None, excluded: list[int], order: str
     ) -> None:
-        """Add the scores of all candidates, filled in in an `order` without `excluded` ids, to each search."""
+        """Fill in all candidates in an `order`, without `excluded` ids, and add their scores to each search."""
         greedy = AnyOrderGenerationConfig(
             order=order, do_sample=False, stop_at_eos=False, suppress_tokens=excluded or None
         )
@@ -404,8 +404,8 @@ def encode_parts(parts: Sequence[str], tokenizer: PreTrainedTokenizerBase) -> li
     """
     Return the ids of each of the consecutive parts of one text, without special tokens.
 
-    No token is in two parts. The ids of all parts together decode to the text, as far as the tokenizer allows: to the
-    same as the ids of the whole text.
+    No token is in two parts. The ids of all parts together decode to the text, or to the same as the ids of the whole
+    text.
 
     Raises:
         ValueError: If the tokenizer has no such ids.
@@ -427,8 +427,8 @@ def encode_between_masks(text: str, tokenizer: PreTrainedTokenizerBase) -> list[
     """
     Return the ids of the parts of a text between its masks.
 
-    If tokens of words include the space before the word, one space before each mask belongs to the gap, so it is not in
-    the part. All other whitespace is kept. If the tokenizer adds a start token to texts, the first part begins with it.
+    If tokens of words include the space before the word, one space before each mask belongs to the gap, not to the
+    part. All other whitespace is kept. If the tokenizer adds a start token to texts, the first part begins with it.
 
     Raises:
         ValueError: If the tokenizer has no tokens for a part.
@@ -445,7 +445,7 @@ def encode_between_masks(text: str, tokenizer: PreTrainedTokenizerBase) -> list[
 
 
 def encode_with_masks(text: str, tokenizer: PreTrainedTokenizerBase) -> list[int]:
-    """Return the ids of a text with masks, of which each part is encoded by [`encode_between_masks`]."""
+    """Return the ids of a text with masks. [`encode_between_masks`] encodes the parts between the masks."""
     return _join(encode_between_masks(text, tokenizer), tokenizer)
 
 
@@ -463,13 +463,13 @@ def _decode(ids: list[int], tokenizer: PreTrainedTokenizerBase) -> str:
 
 
 def _has_unknown(ids: list[int], tokenizer: PreTrainedTokenizerBase) -> bool:
-    """Return whether ids contain the unknown token. GPT-2's is end-of-text, which stands for no unknown character."""
+    """Return whether ids contain an unknown token. End-of-text, GPT-2's unknown token, does not count."""
     unknown = tokenizer.unk_token_id
     return unknown is not None and unknown != tokenizer.eos_token_id and unknown in ids
 
 
 def _encode_after(before: str, text: str, tokenizer: PreTrainedTokenizerBase) -> list[int]:
-    """Return the ids of `text` after the text `before` or, if a token would be in both, after another character."""
+    """Return the ids of `text`, encoded after `before` or, if they would share a token, after another character."""
     if not text:
         return []
     known = before[-NUM_CHARACTERS_BEFORE:]
@@ -495,7 +495,7 @@ def _check_decoding(ids: list[int], text: str, tokenizer: PreTrainedTokenizerBas
     """
     Raise a `ValueError` if a text has unknown characters. Warn if the tokenizer changes it, for instance to lower case.
 
-    Spaces are not compared: many tokenizers without tokens for spaces decode to a text with other spaces.
+    Spaces are not compared, because many tokenizers have no tokens for spaces and decode to a text with other spaces.
     """
     if _has_unknown(ids, tokenizer):
         raise ValueError(f"The tokenizer has no tokens for some characters of {text!r}. Remove these characters.")

@@ -1,12 +1,12 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
 """
-Log-likelihoods of a decoder, in any order: of whole sequences, and of some tokens given others.
+Log-likelihoods of whole sequences, and of some tokens given others, computed by a decoder in any order.
 
 The ensemble over context orders (Eq. 4) is p_ens(x_i | context), the mean of p(x_i | permuted context) over M
-permutations of the context. One of them is always the current order, in which the context is read without an ensemble.
-The ensemble gain is log p_ens - log p, summed over ranks, where p is the probability for the current order. A context
-of fewer than two tokens has only one order, so its gain is 0.
+permutations of the context. One of these permutations is always the current order, in which the context is read without
+an ensemble. The ensemble gain is log p_ens - log p, summed over ranks, where p is the probability for the current
+order. A context of fewer than two tokens has only one order, so its gain is 0.
 
 The ensemble gain can be computed at all ranks, or estimated from randomly drawn ranks or contexts. In both cases, log p
 for the current order is computed exactly, which takes only one row for each of the n tokens. The large variation of
@@ -83,7 +83,7 @@ class LogLikelihoodOutput(ModelOutput):
         token_log_likelihood (`torch.Tensor` of shape `(batch, n)`): Contribution of each token to `log_likelihood`, by
             position; 0 at tokens that were not scored. The contributions of a sequence sum to its `log_likelihood`.
         standard_error (`torch.Tensor` of shape `(batch,)`): Standard error of `log_likelihood`. It is 0 if no random
-            numbers were drawn. It is NaN for a single random draw, which gives no information about the variance.
+            numbers were drawn, and NaN for a single random draw, which does not show the variance.
         degrees_of_freedom (`int`): Degrees of freedom of Student's t distribution for a confidence interval; 0 if there
             is no standard error or if it is 0. Plus or minus two standard errors cover 95 % only if this number is
             large (about 60). Otherwise, `scipy.stats.t.ppf(0.975, output.degrees_of_freedom)` standard errors come
@@ -303,7 +303,7 @@ class AnyOrderLikelihoodMixin:
             # 2. Score the targets of every branch given the context.
             scores = scorer.score(columns, branches)
             scores = scorer.score_ensemble(scores, columns, num_context, branches, ensemble_size)
-            # 3. Add up the scores of each branch, and average those of each token.
+            # 3. Sum the scores of each branch. Average the scores of each token.
             totals += [scores.masked_fill(branches != branch, 0.0).sum(dim=-1) for branch in range(number)]
             per_token.scatter_add_(1, columns, scores / num_orders)
         return average_over_orders(scorer, per_token, totals, of_targets.is_random or is_context_random)
@@ -443,7 +443,7 @@ def resolve_orders(
     allow_repeats: bool = False,
 ) -> Orders:
     """
-    Return the orders over which a likelihood is averaged. The arguments are those of `log_likelihood`.
+    Return the orders over which a likelihood is averaged. See `log_likelihood` for the arguments.
 
     With `allow_repeats`, `num_orders` may be above 1 for an order that is always the same.
     """
@@ -462,7 +462,7 @@ def resolve_orders(
 def score_orders(
     scorer: "RowScorer", orders: Orders, num_orders: int, ensemble_size: int = 1, num_ranks: int | None = None
 ) -> "LogLikelihoodOutput":
-    """Return the mean of log p(x | order) over orders, with the ensemble gain of each (from `num_ranks` ranks)."""
+    """Return the mean of log p(x | order) over orders, with the ensemble gain of each order from `num_ranks` ranks."""
     no_context, totals, per_token = torch.zeros_like(scorer.num_tokens), [], 0.0
     for _ in range(num_orders):
         drawn = orders.draw(scorer.is_token, scorer.generator)
@@ -483,7 +483,7 @@ def score_orders(
 
 def count_orders_per_pass(num_targets: int, num_context: int, rows_per_pass: int) -> int:
     """Return the number of orders of the targets to score in one pass, with the same order of the context."""
-    # With more target rows than context rows, most attention scores would be between orders, where nothing attends.
+    # With more target rows than context rows, most attention scores would be wasted on pairs of different orders.
     return max(1, min(num_context, rows_per_pass - num_context) // max(1, num_targets))
 
 
@@ -491,7 +491,7 @@ def join_branches(
     parts: list[torch.LongTensor], num_context: torch.LongTensor, num_targets: torch.LongTensor
 ) -> tuple[torch.LongTensor, torch.LongTensor]:
     """
-    Concatenate the context, which is the first part, and orders of the targets, each of which becomes a branch.
+    Concatenate `parts`: first the context, then orders of the targets. Each of these orders becomes a branch.
 
     The first `num_context` or `num_targets` (batch,) entries of each part are used. The result contains the target
     position and the branch of each row, both (batch, rows).
@@ -517,7 +517,7 @@ def prepare_steps(
     Check the arguments of `trajectory_log_probs`.
 
     Return the orders with padding at the end, the steps by rank, and whether each token is text, by position. A start
-    token that was generated is text. A given one at the beginning of a sequence is not (see `start_mask`).
+    token that was generated is text. A given start token at the beginning of a sequence is not text (see `start_mask`).
     """
     check_batch("sequences", sequences)
     check_orders("orders", orders, *sequences.shape)
@@ -609,7 +609,7 @@ class RowScorer(TokenScorer):
         """
         scores = torch.zeros(columns.shape, dtype=torch.float64, device=columns.device)
         num_rows = (branches != PADDING).sum(dim=-1)
-        by_length = num_rows.argsort(descending=True)  # a pass of sequences of similar length has little padding
+        by_length = num_rows.argsort(descending=True)  # passes of sequences of similar length have little padding
         by_length = by_length[: int((num_rows > 0).sum())]
         lengths, start = num_rows[by_length].tolist(), 0
         while start < len(lengths):
@@ -664,7 +664,7 @@ class RowScorer(TokenScorer):
         branches: torch.LongTensor,
         ensemble_size: int,
     ) -> torch.Tensor:
-        """Return log p_ens (batch, rows) of the current order, which has `scores`, and `ensemble_size` - 1 others."""
+        """Return log p_ens (batch, rows) over the current order (with `scores`) and `ensemble_size` - 1 others."""
         if ensemble_size == 1:
             return scores
         others, _ = self.score_permutations(columns, num_context, branches, ensemble_size - 1)
@@ -687,7 +687,7 @@ def permute_context(
 def draw_context_sizes(
     num_gaining: torch.LongTensor, num_draws: int, generator: torch.Generator | None
 ) -> list[torch.LongTensor]:
-    """Draw `num_draws` stratified numbers (batch,) of context tokens, from the `num_gaining` that allow a gain."""
+    """Draw `num_draws` stratified numbers (batch,) of context tokens, from `num_gaining` numbers that allow a gain."""
     draws = draw_stratified(num_draws, len(num_gaining), generator, num_gaining.device)
     return list(MIN_ENSEMBLE_CONTEXT + (draws * num_gaining).floor().long())
 
@@ -828,7 +828,7 @@ def average_over_orders(
     """
     Return the output of a likelihood that is the mean over orders.
 
-    `totals` are the log-likelihoods (batch,) of each order. `is_random` is True if they depend on random numbers.
+    `totals` are the log-likelihoods (batch,) of each order. `is_random` is True if the totals depend on random numbers.
     """
     log_likelihood, totals = per_token.sum(dim=-1), torch.stack(totals)
     check_finite(torch.cat((totals, log_likelihood[None])), scorer.model.dtype)
@@ -853,8 +853,8 @@ def standard_error_of_pairs(draws: list[torch.Tensor]) -> torch.Tensor:
     """
     Return the standard error (batch,) of the mean of stratified draws, each (batch,).
 
-    Draws 0 and 1 are from one stratum, draws 2 and 3 from the next, and so on. The square of half the difference of
-    such a pair is an unbiased estimate of the variance of the pair's mean.
+    Draws 0 and 1 are from one stratum, draws 2 and 3 from the next, and so on. For each pair, the square of half the
+    difference is an unbiased estimate of the variance of the pair's mean.
     """
     differences = torch.stack(draws[0::2]) - torch.stack(draws[1::2])
     return differences.square().sum(dim=0).sqrt() / len(draws)

@@ -1,6 +1,6 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Loading of models from folders and the Hub, without code of their own, and with checks of their weights."""
+"""Loading of models from folders and the Hub. Code in these places is not run, and weights are checked."""
 
 from pathlib import Path
 from typing import Any
@@ -63,7 +63,7 @@ def load_pretrained(model_class: Any, name_or_path: str | Path, **options: Any) 
 
     Raises:
         ValueError: If weights are missing, are damaged or have wrong shapes; for a model of this package, also if
-            weights are not used. (A model of another package may contain a head that is not loaded.)
+            weights are not used. Models of other packages may contain a head that is not loaded.
     """
     for index in Path(name_or_path).glob("*.index.json"):
         read_index(index)  # Transformers would also read files outside the folder
@@ -84,7 +84,7 @@ def load_pretrained(model_class: Any, name_or_path: str | Path, **options: Any) 
     restore_generation_config(model, name_or_path)
     if not isinstance(model.config, AOGPTConfig):
         del report["unexpected_keys"]
-    # Long lists are shortened: the message has the number of keys of each kind, and the first three.
+    # The message has the number of keys of each kind, and only the first three keys.
     if wrong := {f"{len(keys)} {kind}": sorted(map(str, keys))[:3] for kind, keys in report.items() if keys}:
         raise ValueError(
             f"The weights of {name_or_path} do not match its configuration: {wrong}. Copy or download the model again."

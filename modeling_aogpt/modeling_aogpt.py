@@ -190,7 +190,7 @@ class AOGPTAttention(nn.Module):
         """
         Return attention output (batch, kept rows, hidden_size) and attention weights of the rows in the slice `kept`.
 
-        `rotations` are those of attention queries and of keys.
+        `rotations` are the rotations of attention queries and of keys.
         """
         heads = (-1, self.config.head_dim)
         query = self.q_proj(hidden_states[:, kept]).unflatten(-1, heads)  # (batch, kept rows, heads, head_dim)
@@ -232,7 +232,7 @@ class AOGPTMLP(nn.Module):
 
 
 class TargetModulation(nn.Module):
-    """Linear layer of adaptive layer norm (adaLN), from target embeddings to `num_vectors` shifts, scales and gates."""
+    """Linear layer of adaptive layer norm (adaLN): maps target embeddings to `num_vectors` shifts, scales and gates."""
 
     def __init__(self, config: AOGPTConfig, num_vectors: int) -> None:
         super().__init__()
@@ -243,10 +243,10 @@ class TargetModulation(nn.Module):
         self, targets: torch.LongTensor, conditions: torch.Tensor | None, table: torch.Tensor | None = None
     ) -> tuple[torch.Tensor, ...]:
         """
-        Return `num_vectors` tensors (batch, rows, hidden_size).
+        Return `num_vectors` tensors (batch, rows, hidden_size): the projected condition of each row.
 
-        `targets` (batch, rows) are indices into `conditions` (n, target_embedding_size), embeddings of targets or noise
-        levels after SiLU, or into `table`, the projection of all `conditions`.
+        `targets` (batch, rows) are indices into `conditions` (n, target_embedding_size): embeddings of targets or noise
+        levels, after SiLU. `table` is the projection of all `conditions`, to avoid computing it again.
         """
         # While exporting, the choice must not depend on the size of the batch, which may be dynamic.
         if table is None and (torch.compiler.is_exporting() or targets.numel() > conditions.shape[0]):
@@ -301,7 +301,7 @@ class AOGPTLayer(GradientCheckpointingLayer):
         kept: slice = slice(None),
         **kwargs: Any,
     ) -> torch.Tensor:
-        """Return the hidden states of the rows in `kept`. For other arguments, see [`TargetModulation`]."""
+        """Return the hidden states of the rows in `kept`. See [`TargetModulation`] for the other arguments."""
         if self.modulation is None:
             if self.target_embeddings is not None:
                 hidden_states = hidden_states + self.target_embeddings(targets)
@@ -332,8 +332,8 @@ def head_loss(
     """
     Return the weighted sum of the losses of N positions, as a scalar in float32 (or float64 for float64 inputs).
 
-    The forward pass computes the logits of one chunk of positions at a time, and already the gradients of the loss with
-    respect to the hidden states and the head, so logits are neither kept nor computed twice.
+    The forward pass computes the logits of one chunk of positions at a time. It also computes the gradients of the loss
+    with respect to hidden states and head. Logits are neither kept nor computed twice.
 
     For logits = head(hidden_states), the number V of ids, and Z = logsumexp(logits), the loss of a position is
 
@@ -524,7 +524,7 @@ class AOGPTPreTrainedModel(PreTrainedModel):
 
 
 class Precomputed(NamedTuple):
-    """What forward passes share, made by [`AOGPTStack.precompute`]."""
+    """Values that forward passes share, made by [`AOGPTStack.precompute`]."""
 
     frequencies: Frequencies | None = None  # None without rotary positions
     conditions: torch.Tensor | None = None  # (n, target_embedding_size): inputs of `TargetModulation`, if it is used
@@ -536,7 +536,7 @@ class AOGPTStack(AOGPTPreTrainedModel):
     """Base class of the decoder and the encoder, which runs their layers and final norm."""
 
     def precompute(self, device: torch.device, num_targets: int | None = None) -> Precomputed:
-        """Compute what forward passes share; for many passes, with modulations of the first `num_targets` targets."""
+        """Compute values that passes share. For many passes, include modulations of the first `num_targets` targets."""
         frequencies = compute_frequencies(self.config, device) if self.config.position_encoding == "rotary" else None
         if self.config.target_injection != "adaln":
             return Precomputed(frequencies)
@@ -560,9 +560,9 @@ class AOGPTStack(AOGPTPreTrainedModel):
         """
         Return the last hidden states (batch, kept rows, hidden_size) of the rows in `kept`, on the device of `targets`.
 
-        `targets` (batch, rows) are indices of target embeddings or conditions. `rotary_indices` are those of attention
-        queries and of keys, both (batch, rows). For rows that are not kept, the last layer computes only keys and
-        values. `attention_mask` (batch or 1, 1, rows or 1, slots) is True where a row attends to a slot.
+        `targets` (batch, rows) are indices of target embeddings or conditions. `rotary_indices` are the indices of
+        attention queries and of keys, both (batch, rows). For rows that are not kept, the last layer computes only keys
+        and values. `attention_mask` (batch or 1, 1, rows or 1, slots) is True where a row attends to a slot.
         """
         frequencies, conditions, tables = precomputed
         rotations = frequencies and tuple(compute_rotation(indices, *frequencies) for indices in rotary_indices)
@@ -730,7 +730,8 @@ class AOGPTWithHead(AOGPTPreTrainedModel):
         """
         Return the mean cross-entropy over labels other than -100, in at least float32.
 
-        Labels are not shifted. If `num_items_in_batch` is given, it divides the sum instead of the number of labels.
+        Labels are not shifted. If `num_items_in_batch` is given, the sum is divided by it instead of by the number of
+        labels.
         """
         logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
         return fixed_cross_entropy(logits.flatten(0, 1), labels.flatten(), num_items_in_batch)
@@ -857,9 +858,9 @@ class AOGPTForAnyOrderLM(AOGPTWithHead, AnyOrderGenerationMixin, AnyOrderInfilli
         Returns:
             `MaskedLMOutput` with `logits` (batch, n, vocab_size) and `loss`. `logits[b, i]` predicts `input_ids[b, i]`
             given the tokens that precede it in `orders[b]`. A start token (`config.start_token_id`) at the beginning of
-            a sequence has probability 1, and no loss. The loss is the mean cross-entropy of the labels in nats,
-            that is, Eq. 7 of the paper per token. Its probabilities are normalized over all `config.vocab_size` ids,
-            and those of [`log_likelihood`] over the ids of text. Hidden states, if requested, are indexed by rank.
+            a sequence has probability 1, and no loss. The loss is the mean cross-entropy of the labels in nats, that
+            is, Eq. 7 of the paper per token. The loss normalizes probabilities over all `config.vocab_size` ids.
+            [`log_likelihood`] normalizes them over the ids of text. Hidden states, if requested, are indexed by rank.
 
         Raises:
             ValueError: If an id is out of range, a sequence is too long, or an order is not a permutation.

@@ -243,7 +243,7 @@ class MaskedScorer(TokenScorer):
         return scores
 
     def bound(self, is_target: torch.BoolTensor, num_times: int, masking: str, uses_time: bool) -> LogLikelihoodOutput:
-        """Estimate the masked-diffusion bound (Eq. 1), and with `uses_time`, at the noise level of each time."""
+        """Estimate the masked-diffusion bound (Eq. 1). With `uses_time`, use the noise level of each time."""
 
         def score(is_masked: torch.BoolTensor, times: torch.Tensor) -> torch.Tensor:
             return self.score(is_masked, is_masked, log_linear_noise(times) if uses_time else None)
@@ -292,11 +292,11 @@ class EncoderLikelihoodMixin:
         log p(x | order) over orders (Eq. 7). This takes n rows for each of the n ranks of an order. Probabilities are
         normalized over the ids of text.
 
-        SEDD also uses a noise level. With `masking="bernoulli"`, the level at diffusion time t is
-        -log(1 - (1 - eps) t), with eps = 1e-3. If the reverse process starts with all tokens masked, the result is at
-        least as tight as the bound of SEDD's score-entropy loss. With `masking="fixed_count"` or with orders, the level
-        matches the fraction of masked tokens. The result is then also a lower bound, but for another process, and its
-        mean is somewhat different.
+        SEDD also uses a noise level. With `masking="bernoulli"`, the level at diffusion time t is -log(1 - (1 - eps)
+        t), with eps = 1e-3. If the reverse process starts with all tokens masked, the result is at least as tight as
+        the bound of SEDD's score-entropy loss. With `masking="fixed_count"` or with orders, the level matches the
+        fraction of masked tokens. The result is then also a lower bound, but for another process. The mean of this
+        bound is somewhat different.
 
         Args:
             input_ids (`torch.LongTensor` of shape `(batch, n)`): Whole sequences.
@@ -410,7 +410,7 @@ class EncoderLikelihoodMixin:
         masking: str | None,
         uses_time: bool = False,
     ) -> LogLikelihoodOutput:
-        """Return the mean over orders if an argument that concerns orders is given, or else the diffusion bound."""
+        """Return the mean over orders if an argument about orders is given, or else the diffusion bound."""
         if orders is None and num_orders == 1 and block_length is None and stride is None:
             num_times = NUM_TIMES if num_times is None else num_times
             if masking is None:

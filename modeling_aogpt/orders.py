@@ -58,7 +58,7 @@ def random_orders(
                 [1, 4, 2, 3, 0]])
     """
     # Sorting equal keys would favour lower positions, so orders would not be uniform. Keys are float64, because equal
-    # keys are then rare: a sequence has some with a probability of about n^2 / 2^54.
+    # keys are then rare: their probability is about n^2 / 2^54 per sequence.
     return draw_uniform(batch_size, length, generator=generator, device=device).argsort(dim=-1)
 
 
@@ -79,7 +79,7 @@ def group_orders(orders: torch.LongTensor, groups: torch.Tensor) -> torch.LongTe
 
 
 def token_positions(is_token: torch.BoolTensor) -> torch.LongTensor:
-    """Return positions (batch, n), counted without padding. Padding has that of the last token before it, or 0."""
+    """Return positions (batch, n), counted without padding. Padding has the position of the previous token, or 0."""
     return (is_token.long().cumsum(dim=-1) - 1).clamp(min=0)
 
 
@@ -160,9 +160,9 @@ class Orders:
 
     def draw(self, is_token: torch.BoolTensor, generator: torch.Generator | None) -> torch.LongTensor:
         """
-        Return orders (batch, n) with padding, where `is_token` is False, at the end. Every call draws new random ones.
+        Return orders (batch, n) with padding, where `is_token` is False, at the end. Each call draws new random orders.
 
-        Names of adaptive orders mean left to right here, which decides between positions of equal certainty.
+        For adaptive orders, return left to right. This decides between positions of equal certainty.
         """
         (batch_size, length), device = is_token.shape, is_token.device
         if self._is_named("random"):
@@ -189,8 +189,8 @@ def make_rows(
     """
     Return rows as keyword arguments of `AOGPTModel.forward`.
 
-    `carried` and `targets` (batch, rows) are columns of `ids` and `positions` (batch, n): that of the token of each
-    row, or -1 for a start row, and that of its target position.
+    `carried` and `targets` (batch, rows) are columns of `ids` and `positions` (batch, n). `carried` is the column of
+    the token of each row, or -1 for a start row. `targets` is the column of the target position.
     """
     is_start, token = carried < 0, carried.clamp(min=0)
     return {
@@ -209,8 +209,8 @@ def query_rows(
     """
     Return the rows that predict `ranks` (batch, rows) given `num_context` (batch,) ranks (see [`make_rows`]).
 
-    A row that predicts a rank of the context, or the first rank after the context, contains the token of the rank
-    before. Rows that predict later ranks are parallel queries, and all contain the last token of the context.
+    A row that predicts a rank of the context, or the first rank after it, contains the token of the previous rank. Rows
+    that predict later ranks are parallel queries. All of them contain the last token of the context.
     """
     carried = torch.minimum(ranks, num_context[:, None]) - 1
     return make_rows(ids, positions, carried, ranks)
@@ -233,7 +233,8 @@ def branch_rows(
     """
     Return one row for each rank (column of `branches`), in the format of [`make_rows`].
 
-    The first row of a branch contains the last token of the context, and each other row that of the row before.
+    The first row of a branch contains the last token of the context. Each later row contains the token that the
+    previous row predicts.
     """
     rows = torch.arange(branches.shape[1], device=branches.device)
     is_context = branches == CONTEXT

@@ -98,10 +98,10 @@ class PartialTopPWarper(LogitsProcessor):
 
 def make_processors(config: GenerationConfig, num_valid: int) -> LogitsProcessorList:
     """
-    Return Transformers' logits processors for the settings in `config`, in the same order as Transformers.
+    Return Transformers' logits processors for the settings in `config`, in the order of Transformers.
 
     Raises:
-        ValueError: If a token to exclude is not an id of text (below `num_valid`).
+        ValueError: If the id of a token to exclude is `num_valid` or higher, so that it is not an id of text.
     """
     suppressed = [[token] for token in config.suppress_tokens or []]
     for name, sequences in (("suppress_tokens", suppressed), ("bad_words_ids", config.bad_words_ids or [])):
@@ -139,7 +139,7 @@ def reads_prefix(processor: LogitsProcessor) -> bool:
 def make_warpers(
     temperature: float, top_k: int, top_p: float, top_p_rule: str = "inclusive", min_p: float = 0.0
 ) -> LogitsProcessorList:
-    """Return warpers for temperature, top-k, top-p and min-p, in this order, without those that change nothing."""
+    """Return warpers for temperature, top-k, top-p and min-p, in this order. Leave out warpers without effect."""
     warpers = LogitsProcessorList()
     if temperature != 1.0:
         warpers.append(TemperatureLogitsWarper(float(temperature)))
@@ -196,7 +196,7 @@ def _invert(cumulative: torch.Tensor, uniform: torch.Tensor) -> tuple[torch.Long
 def choose_tokens(
     probabilities: torch.Tensor, do_sample: bool, generator: torch.Generator | None = None
 ) -> tuple[torch.LongTensor, torch.Tensor]:
-    """Draw a token from each distribution, or take the likeliest; return the tokens and their log-probabilities."""
+    """Draw a token from each distribution, or take the likeliest. Return the tokens and their log-probabilities."""
     tokens = draw_tokens(probabilities, generator) if do_sample else probabilities.argmax(dim=-1)
     return tokens, log_probabilities(probabilities, tokens)
 
@@ -219,8 +219,8 @@ class TokenSampler:
     """
     Sampler of tokens: computes logits of queries, applies logits processors and warpers, and draws tokens.
 
-    `is_left_to_right` tells whether all tokens to the left of each predicted position are known. `eos_ban` is the
-    result of `make_eos_ban`.
+    `is_left_to_right` is True if all tokens to the left of each predicted position are known. `eos_ban` is the result
+    of `make_eos_ban`.
     """
 
     def __init__(
@@ -243,7 +243,7 @@ class TokenSampler:
         self._recordings = Recordings(state.model, NUM_CALLS_BEFORE_RECORDING)
 
     def sample(self, result: QueryResult, measure: MeasureFunction | None = None) -> SampledTokens:
-        """Return one token for each entry of `result`, and the values of `measure`. The next call overwrites them."""
+        """Return one token for each entry of `result`, and the values of `measure`. The next call overwrites both."""
         fits_one_call = len(result.ranks) <= self._num_rows
         if measure is None and fits_one_call and self._can_record and self.state.expects_recordings:
             uniform = draw_uniform(len(result.ranks), 1, generator=self.generator, device=result.ranks.device)

@@ -96,11 +96,11 @@ def include_space_in_mask(tokenizer: PreTrainedTokenizerBase) -> PreTrainedToken
     """
     Return a tokenizer whose mask token includes one space before it, as the token of a word does.
 
-    Otherwise, filling in "LETTER <|mask|> WITH" would leave two spaces after "LETTER". The option `lstrip` of a token
-    would also drop line breaks and indentation. A normalizer therefore removes the space. A space that the tokenizer
-    puts before each text is also put there by a normalizer, which, unlike the pre-tokenizer, does not put another space
-    after each mask. The class of the returned tokenizer is the generic one, because classes of particular models do not
-    save normalizers.
+    Without this space, filling in "LETTER <|mask|> WITH" would leave two spaces after "LETTER". The option `lstrip` of
+    a token would also drop line breaks and indentation. A normalizer therefore removes the space. A space that the
+    tokenizer puts before each text is also put there by a normalizer, which, unlike the pre-tokenizer, does not put
+    another space after each mask. The returned tokenizer has the generic class, because classes of particular models do
+    not save normalizers.
     """
     backend, mask = tokenizer.backend_tokenizer, tokenizer.mask_token
     state = json.loads(backend.to_str())

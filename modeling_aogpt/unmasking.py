@@ -8,7 +8,7 @@ candidates. An unmasking rule decides which candidates the step unmasks. Many ru
 candidates. With an adaptive order, a certainty measure decides which candidates come first. `ParallelSampler` runs the
 steps.
 
-`SpeculativeSampler` is exact in any order. In each round, tokens of the next ranks are drafted, each of them from some
+`SpeculativeSampler` is exact in any order. In each round, tokens of the next ranks are drafted, each from some
 distribution q. One pass over the drafts as a causal chain gives p, the model's distribution of each token given the
 tokens of all earlier ranks. A draft is accepted with probability min(1, p / q), where p and q are the probabilities of
 the draft. The first rejected draft is replaced by a token that is drawn from the normalized positive part of p - q.
@@ -168,7 +168,7 @@ class UnmaskingRule:
         raise NotImplementedError
 
     def noise_level(self, step: int) -> float | None:
-        """Return the noise level that SEDD gets, or None to compute it from the fraction of masked tokens."""
+        """Return the noise level for SEDD, or None if the model must compute it from the fraction of masked tokens."""
         return None
 
     def measure(self, logits: torch.Tensor, probabilities: torch.Tensor) -> dict[str, torch.Tensor]:
@@ -211,7 +211,7 @@ class ScheduledUnmasking(UnmaskingRule):
 
 
 class AdaptiveUnmasking(UnmaskingRule):
-    """Base class of rules that unmask one or more positions per step. `bound`: `entropy_bound` or `threshold`."""
+    """Base class of rules that unmask one or more positions per step. `bound` is `entropy_bound` or `threshold`."""
 
     is_adaptive = True
 
@@ -295,7 +295,7 @@ class ScoreUnmasking(UnmaskingRule):
         self.unmasking, self.num_tokens, self.generator = unmasking, num_tokens, generator
 
     def steps(self, state: DecodingState) -> Iterator[tuple[int, torch.LongTensor]]:
-        """Yield the steps of the schedule and one more step. In each step, every masked rank is a candidate."""
+        """Yield the steps of the schedule, and one for the remaining ranks. All masked ranks are always candidates."""
         for step in range(len(self.times)):
             yield step, state.num_masked
 
@@ -331,9 +331,9 @@ class ParallelSampler:
     Sampler that unmasks one or several positions per forward pass.
 
     The tokens of a step are drawn independently of each other, given all tokens that were unmasked before. With
-    `certainty`, a name in `CERTAINTY_MEASURES`, the candidates with the highest certainty come first. With it or an
-    adaptive rule, all masked ranks of the block are candidates, at most `window` (or the planned number, if it is
-    larger). Otherwise, only the planned ranks are.
+    `certainty`, a name in `CERTAINTY_MEASURES`, the candidates with the highest certainty come first. With `certainty`
+    or an adaptive rule, the first `window` masked ranks of the block are candidates, but at least the planned number.
+    Otherwise, only the planned ranks are candidates.
     """
 
     def __init__(
@@ -349,7 +349,7 @@ class ParallelSampler:
         self.needs_measures = certainty is not None or rule.is_adaptive
 
     def run(self) -> Iterator[None]:
-        """Unmask all masked positions, and yield after each step that unmasked at least one of them."""
+        """Unmask all masked positions. Yield after each step that unmasked at least one position."""
         # The block of each rank (batch, n). Candidates move only within their block, so it does not change.
         blocks = self.state.blocks.cpu() if self.needs_measures else None
         for step, num_planned in self.rule.steps(self.state):
@@ -374,7 +374,7 @@ class ParallelSampler:
         return values
 
     def _count_candidates(self, num_planned: torch.LongTensor, blocks: torch.LongTensor) -> torch.LongTensor:
-        """Return the number (batch,) of candidates: masked ranks up to the end of the block of the last planned one."""
+        """Return the number (batch,) of candidates: masked ranks up to the end of the last planned rank's block."""
         state = self.state
         ranks = torch.arange(blocks.shape[1], device=blocks.device)
         last = (state.num_context + num_planned - 1).clamp(min=0)
@@ -428,7 +428,7 @@ class Drafts(NamedTuple):
 
 
 class ModelDrafts:
-    """Source of drafts that queries the model itself, for several ranks in parallel. Drafts do not see each other."""
+    """Source of drafts that queries the model itself for several ranks in parallel. Drafts are independent."""
 
     num_always_accepted = 1  # drafts per round that cannot be rejected: the first one, for which q equals p
 
@@ -450,11 +450,11 @@ class PromptLookupDrafts:
     """
     Source of drafts that copies tokens from the unmasked text, without a forward pass.
 
-    The draft for a target position is the token of the unmasked position whose neighbours agree best with those of the
-    target. The agreement of two positions is the number of equal unmasked neighbours on the left, counted up to the
-    first difference and at most `LOOKUP_REACH`, plus the number on the right, counted in the same way. If several
-    positions agree best, the last one is taken. In left-to-right order, this is a lookup of the longest n-gram.
-    Drafting stops at the first target for which no neighbour agrees.
+    The draft for a target position is the token of the unmasked position whose neighbours agree best with the target's.
+    The agreement of two positions is the number of equal unmasked neighbours on the left, counted up to the first
+    difference and at most `LOOKUP_REACH`, plus the number on the right, counted in the same way. If several positions
+    agree best, the last one is taken. In left-to-right order, this is a lookup of the longest n-gram. Drafting stops at
+    the first target for which no neighbour agrees.
     """
 
     num_always_accepted = 0
@@ -490,7 +490,7 @@ class PromptLookupDrafts:
 
 def look_up(text: torch.LongTensor, targets: torch.LongTensor) -> tuple[torch.LongTensor, torch.BoolTensor]:
     """
-    Return the token (batch,) whose neighbours agree best with those of the target, and whether any of them agrees.
+    Return the token (batch,) whose neighbours agree best with the target's, and whether at least one neighbour agrees.
 
     `text` (batch, n) has -1 at masked positions. `targets` has shape (batch,).
     """
@@ -517,10 +517,10 @@ DRAFTS = {"model": ModelDrafts, "prompt_lookup": PromptLookupDrafts}
 
 class SpeculativeSampler:
     """
-    Sampler that fills in the sequences of a decoder by drafting at most `draft_length` tokens and verifying them.
+    Sampler for decoders that drafts at most `draft_length` tokens, and verifies these drafts.
 
-    A round takes one pass to verify drafts, and with `ModelDrafts` another pass to make them. In each unfinished
-    sequence, it unmasks at least one token, and with `ModelDrafts` at least two (if two are left). There are thus never
+    A round takes one pass to verify drafts, and with `ModelDrafts` another pass to make them. It unmasks at least one
+    token of each unfinished sequence. With `ModelDrafts`, it unmasks at least two if two are left. There are thus never
     more passes than tokens to fill in.
     """
 
@@ -538,7 +538,7 @@ class SpeculativeSampler:
         self._step = 0
 
     def run(self) -> Iterator[None]:
-        """Run rounds until no position is masked, and yield after each of them. A round is a step."""
+        """Run rounds until no position is masked, and yield after each round. A round is a step."""
         while self.state.num_masked.any():
             self._run_round()
             self._step += 1

@@ -74,7 +74,7 @@ def check_integer(name: str, value: object, least: int = 1, most: int | None = N
 
 
 def check_number(name: str, value: object, most: float = math.inf, above_zero: bool = False) -> None:
-    """Raise a `ValueError` unless `value` is a finite number from 0 (or with `above_zero`, above 0) to `most`."""
+    """Raise a `ValueError` unless `value` is a finite number from 0 to `most`. With `above_zero`, 0 is not allowed."""
     is_allowed = is_number(value) and math.isfinite(value) and 0 <= value <= most and not (above_zero and value == 0)
     if not is_allowed:
         limits = f"{'above' if above_zero else 'at least'} 0 and {'finite' if most == math.inf else f'at most {most}'}"
@@ -249,7 +249,7 @@ def prepare_input_ids(
     attention_mask: torch.Tensor | None = None,
     allow_mask: bool = False,
 ) -> torch.LongTensor:
-    """Check that `input_ids` (batch, n) are ids of text, or with `allow_mask` masks; return int64, 0 at padding."""
+    """Check that `input_ids` (batch, n) are ids of text or, with `allow_mask`, masks. Return int64, 0 at padding."""
     check_batch("input_ids", input_ids)
     if attention_mask is not None:
         check_aligned("attention_mask", attention_mask, input_ids)
@@ -269,7 +269,7 @@ def prepare_labels(
     input_ids: torch.LongTensor,
     attention_mask: torch.Tensor | None = None,
 ) -> torch.LongTensor:
-    """Check that `labels` (batch, n) are ids of text or -100; return int64, -100 at padding and start tokens."""
+    """Check that `labels` (batch, n) are ids of text or -100. Return int64, -100 at padding and start tokens."""
     check_batch("labels", labels)
     check_aligned("labels", labels, input_ids)
     labels = labels.long()
@@ -304,7 +304,7 @@ def prepare_targets(
     """
     Check `targets` and `context` (by default, all other tokens), and return them as two boolean tensors (batch, n).
 
-    A sequence without targets gets no context. A start token (see [`start_mask`]) is neither.
+    A sequence without targets gets no context. A start token (see [`start_mask`]) is neither target nor context.
     """
     check_batch("input_ids", input_ids)
     check_aligned("targets", targets, input_ids)

@@ -122,9 +122,6 @@ def check_infilling(names: dict[str, Any]) -> None:
 
 def check_training(names: dict[str, Any]) -> None:
     assert (names["batch"]["orders"][:, :4] < 4).all()
-    trained = [name for name, weight in names["tuned"].named_parameters() if weight.grad is not None]
-    assert trained
-    assert all("lora" in name for name in trained)
 
 
 def check_evaluation(names: dict[str, Any]) -> None:

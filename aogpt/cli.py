@@ -53,7 +53,7 @@ def add_model_options(parser: Parser) -> None:
 
 
 def add_settings(parser: Parser, has_gaps: bool) -> None:
-    """Add an option for each field of `AnyOrderGenerationConfig`, and those of `infill`."""
+    """Add an option for each field of `AnyOrderGenerationConfig`, and the options of `infill`."""
     if has_gaps:
         parser.add_argument("--max_gap", type=int, default=8, help="longest gap, in tokens; default: %(default)s")
         parser.add_argument("--padded_length", type=int, help="for a model that was trained on padded documents")

@@ -21,7 +21,7 @@ BOUNDS = {"least": ("at least", operator.ge), "above": ("above", operator.gt), "
 
 
 def option(default: Any, help: str, **bounds: float) -> Any:
-    """Return a dataclass field for a subclass of `Options`. The keys of `bounds` are those of `BOUNDS`."""
+    """Return a dataclass field for a subclass of `Options`. `bounds` has keys of `BOUNDS`."""
     metadata = {"help": help, **bounds}
     if isinstance(default, list):
         return field(default_factory=lambda: list(default), metadata=metadata)

@@ -51,7 +51,7 @@ def unicode_names() -> Iterator[tuple[str, str]]:
     """
     Yield a pair (key, text) for each Unicode character. Both key and text are the name of the character.
 
-    Names with a digit (such as those of ideographs and hieroglyphs), CJK compatibility ideographs, Hangul syllables and
+    Names with a digit (for example, of ideographs and hieroglyphs), CJK compatibility ideographs, Hangul syllables and
     cuneiform signs are excluded. The names are sorted by hash. In code point order, most names would differ from the
     previous name by a single word, so a compressor or a model of packed text could predict them easily.
     """

@@ -46,7 +46,7 @@ class Data:
     train: Dataset | PackedRows | Split  # with `streaming`: documents, not sequences
     validation: Dataset
     tokenizer: PreTrainedTokenizerBase  # with a mask token
-    facts: dict[str, Any]  # sizes and sources, as written to checkpoints and results.json
+    facts: dict[str, Any]  # sizes and sources of the data, as in checkpoints and results.json
 
     @property
     def has_examples(self) -> bool:

@@ -29,7 +29,7 @@ def read_results(folder: Path) -> dict[str, Any] | None:
 
 
 def check_is_no_run(output_dir: Path) -> None:
-    """Raise a `ValueError` if results would replace those of a training run."""
+    """Raise a `ValueError` if results would replace the results of a training run."""
     if (output_dir / "tokenizer").is_dir():
         raise ValueError(f"`output_dir` ({output_dir}) is the folder of a training run. Choose another folder.")
 

@@ -3,8 +3,8 @@
 """
 Splits of a corpus, and the documents that belong to them.
 
-If a hash of the text chooses the split, all copies of a document are in the same split. Copies differ only in
-whitespace. Validation files, a validation split and the keys of a function's texts are not checked for copies.
+If a hash of the text chooses the split, all copies of a document, which differ only in whitespace, are in the same
+split. Validation files, a validation split and the texts of a function are not checked for copies.
 """
 
 import hashlib

@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 COMPRESSED = (".xz", ".gz", ".bz2", ".zst")
 # Kinds of files by suffix. All other files are text.
 KINDS = {".json": "json", ".jsonl": "json", ".ndjson": "json", ".csv": "csv", ".tsv": "tsv", ".parquet": "parquet"}
-# A name that ends with one of these suffixes is that of a file.
+# A name with one of these suffixes is the name of a file.
 FILE_SUFFIXES = (".txt", ".text", ".md", ".py", ".raw", ".tokens", *KINDS, *COMPRESSED)
 BLANK_LINES = re.compile(r"^\s*(?:\n|\Z)", re.MULTILINE)
 

@@ -101,9 +101,9 @@ def encode(
 
 def _choose_lengths(model: PreTrainedModel, ids: list[int], longest_gap: int, padded_length: int | None) -> list[int]:
     """
-    Return ids in which each gap has as many masks as the model chooses, up to `longest_gap` for each mask in `ids`.
+    Let the model choose the number of masks of each gap, up to `longest_gap` for each mask in `ids`. Return the ids.
 
-    Adjacent masks are one gap. Without `padded_length`, more text continues a gap at the end, so it has no length.
+    Adjacent masks are one gap. Without `padded_length`, a gap at the end has no length, because text would continue it.
     """
     mask = model.config.mask_token_id
     parts = [(is_gap, list(part)) for is_gap, part in itertools.groupby(ids, lambda token: token == mask)]
@@ -133,9 +133,8 @@ def fill(
     """
     Yield tokens before the first step, after each step, and finally with their log-probabilities.
 
-    The log-probability of a token is that of the model, without temperature and top-p, given the tokens filled in
-    before it. The sum of these values is the log-likelihood of the generated tokens in the order in which they were
-    filled in.
+    The model computes the log-probability of a token without temperature and top-p, given the tokens filled in before
+    it. The sum of these values is the log-likelihood of the generated tokens in the order in which they were filled in.
 
     Args:
         model: The model.

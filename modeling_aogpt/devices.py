@@ -72,7 +72,7 @@ def prepare_mask(mask: torch.BoolTensor, dtype: torch.dtype) -> torch.Tensor:
     Return an attention mask (..., rows, slots) in the form that is fastest on its device.
 
     On an accelerator, PyTorch converts a boolean mask to numbers in every layer. This function does so once. `dtype`
-    must be that of attention queries.
+    must be the dtype of attention queries.
     """
     if mask.is_cpu or torch.compiler.is_compiling():
         return mask

@@ -123,9 +123,9 @@ class AnyOrderGenerationConfig(GenerationConfig):
             `unmasking="threshold"`) or `block_length`, and no refinement. If these requirements are met and an
             end-of-text id is known, the default is `True` for sequences that continue a prompt or are generated as a
             whole, and `False` if given tokens are to the right of a mask.
-        eos_token_id (`int` or `list[int]`, *optional*): Ids of end-of-text tokens. Defaults to those of the model.
-        pad_token_id (`int`, *optional*): Id of the padding after an end-of-text token. Defaults to that of the model,
-            or to the first of `eos_token_id`.
+        eos_token_id (`int` or `list[int]`, *optional*): Ids of end-of-text tokens. Defaults to the ids of the model.
+        pad_token_id (`int`, *optional*): Id of the padding after an end-of-text token. Defaults to the padding id of
+            the model, or to the first of `eos_token_id`.
         refine_rounds (`int`, defaults to 0): Number of rounds of refinement. A round re-masks `refine_length` generated
             tokens of each sequence and draws them again given all other tokens.
         refine_length (`int`, *optional*): Number of tokens to re-mask in each round.

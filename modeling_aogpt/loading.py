@@ -99,6 +99,6 @@ def load_model(name_or_path: str | Path, **options: Any) -> Model:
 
 
 def restore_generation_config(model: PreTrainedModel, name_or_path: str | Path) -> None:
-    """Set the generation settings that are saved beside an adapter, instead of those of its base model."""
+    """Replace the generation settings of a base model by the settings that are saved beside an adapter."""
     if find_base(name_or_path) is not None and (Path(name_or_path) / GENERATION_CONFIG_NAME).exists():
         model.generation_config = type(model.generation_config).from_pretrained(name_or_path)

@@ -453,7 +453,7 @@ def differentiate_chunk(
 
 
 def _matmul_dtype(hidden_states: torch.Tensor) -> torch.dtype:
-    """Return the dtype of matrix products: that of autocast, or else of `hidden_states`; at least float32 on a CPU."""
+    """Return the dtype of matrix products: of autocast, or else of `hidden_states`. On a CPU, use at least float32."""
     dtype = product_dtype(hidden_states.device, hidden_states.dtype)
     return torch.promote_types(dtype, torch.float32) if hidden_states.is_cpu else dtype
 
@@ -653,7 +653,7 @@ class AOGPTModel(AOGPTStack):
             attention_mask (`torch.BoolTensor` of shape `(batch or 1, 1, rows, slots)`, *optional*): True where a row
                 attends to a slot, that is, to a cached or new row. By default, attention is causal. If `cache` is not
                 empty, a mask is required, unless there is a single row that attends to all slots.
-            cache (`Cache`, *optional*): Any object with an `update` method like that of Transformers' caches.
+            cache (`Cache`, *optional*): Any object with the `update` method of Transformers' caches.
             precomputed (`Precomputed`, *optional*): Result of [`precompute`]. It must cover all target positions. By
                 default, it is computed.
             num_kept (`int`, *optional*): Number of rows to return, counted from the last row. For the other rows, the
@@ -935,8 +935,8 @@ class AOGPTForMaskedLM(AOGPTWithHead):
         Returns:
             `MaskedLMOutput` with `logits` (batch, n, vocab_size). At masked positions, the softmax of the logits is the
             predicted distribution q_{0|t}(. | x_t) over ids of text (Eq. 5). At unmasked positions, the given token has
-            probability 1. Hidden states, if requested, are in another order: first those of unmasked positions, then of
-            masked positions, then of padding.
+            probability 1. Hidden states, if requested, are in another order: first unmasked positions, then masked
+            positions, then padding.
 
         Raises:
             ValueError: If an id is neither an id of text nor the mask id, if a sequence is too long, or if a label

@@ -273,9 +273,9 @@ class ScoreUnmasking(UnmaskingRule):
     """
     Rule of SEDD's samplers, which unmask positions with probabilities given by the score s (arXiv 2310.16834).
 
-    The score s_y is the predicted ratio of two probabilities at time t: that of the sequence with token y at a masked
-    position, and that of the sequence with the mask there. sigma(t) is the noise level (see [`log_linear_noise`]). In a
-    step from diffusion time t to the lower time t', a masked position becomes token y
+    The score s_y is a predicted ratio of probabilities at time t: of the sequence with token y at a masked position, to
+    the sequence with the mask at this position. sigma(t) is the noise level (see [`log_linear_noise`]). In a step from
+    diffusion time t to the lower time t', a masked position becomes token y
 
     * `"euler"`: with probability (t - t') sigma'(t) s_y, from the rate at time t;
     * `"analytic"`: with probability (e^(sigma(t) - sigma(t')) - 1) s_y (Tweedie tau-leaping). This is exact for a
@@ -511,7 +511,7 @@ def look_up(text: torch.LongTensor, targets: torch.LongTensor) -> tuple[torch.Lo
     return text.gather(1, best).squeeze(1), is_found.squeeze(1)
 
 
-# Sources of drafts, by their name in `generate`.
+# Sources of drafts. The keys are values of `draft` in `generate`.
 DRAFTS = {"model": ModelDrafts, "prompt_lookup": PromptLookupDrafts}
 
 

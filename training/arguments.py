@@ -109,10 +109,10 @@ class TrainingArguments(Options):
     )
     ema_decay: float = option(0.9999, "Decay of the moving average of the weights.", least=0, below=1)
     mixed_precision: Literal["no", "bf16", "fp16"] | None = option(
-        None, "Precision of training passes. Defaults to that of `accelerate launch`, or else to no (float32)."
+        None, "Precision of training passes. Defaults to the setting of `accelerate launch`, or else to no (float32)."
     )
     dynamo_backend: Literal["no", "eager", "aot_eager", "inductor"] | None = option(
-        None, "Backend of torch.compile. Defaults to that of `accelerate launch`, or else to no (eager mode)."
+        None, "Backend of torch.compile. Defaults to the setting of `accelerate launch`, or else to no (eager mode)."
     )
     activation_checkpointing: Literal["none", "selective", "full"] = option(
         "none",
@@ -131,7 +131,7 @@ class TrainingArguments(Options):
         least=1,
     )
     save_steps: int = option(500, "Number of steps between checkpoints; the last step is always saved.", least=1)
-    save_total_limit: int = option(2, "Number of checkpoints to keep, in addition to those of keep_every.", least=1)
+    save_total_limit: int = option(2, "Number of checkpoints to keep, besides those kept by keep_every.", least=1)
     keep_every: int | None = option(
         None, "Number of steps between checkpoints that are always kept, in addition to save_total_limit.", least=1
     )

@@ -55,7 +55,7 @@ class Arguments(Options):
         f"Name of the GPU; defaults to that of this machine, or to {DEFAULT_GPU} if it has none. Known GPUs: "
         f"{', '.join(GPUS)}.",
     )
-    gpu_memory: float | None = option(None, "Memory of each GPU, in GB; defaults to that of the GPU.", least=0)
+    gpu_memory: float | None = option(None, "Memory of each GPU, in GB. Defaults to the memory of `gpu`.", least=0)
     mfu: float = option(0.4, "Assumed fraction of the GPU's peak FLOPS in 16-bit precision.", least=1e-3, below=1)
 
 

@@ -37,12 +37,12 @@ def add_lora(model: PreTrainedModel, training: TrainingArguments) -> PeftModel:
 
 
 def frozen_dtype(config: PreTrainedConfig) -> torch.dtype:
-    """Return the dtype of the frozen weights: that of the initial model, or float32 if modules are trained whole."""
+    """Return the dtype of the frozen weights: float32 if modules are trained whole, else the initial model's dtype."""
     return torch.float32 if config.target_injection != "none" or config.dtype is None else config.dtype
 
 
 def check_base(training: TrainingArguments, checkpoint: dict[str, Any]) -> None:
-    """Raise a `ValueError` if the initial model is not the one of a checkpoint, which does not have its weights."""
+    """Raise a `ValueError` if a checkpoint, which lacks the frozen weights, was made with another initial model."""
     if identity_of_weights(training.init_from) != checkpoint["initial_weights"]:
         raise ValueError(
             f"The weights of `init_from` ({training.init_from}) have changed since the start of the run. Restore them. "

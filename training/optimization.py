@@ -64,7 +64,7 @@ def _values_at(step: int, training: TrainingArguments) -> tuple[float, ...]:
 
 
 def trainable_weights(model: nn.Module) -> dict[str, nn.Parameter]:
-    """Return the weights that are trained, by name: with LoRA, not those of the initial model."""
+    """Return the weights that are trained, by name. With LoRA, leave out the weights of the initial model."""
     return {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
 
 

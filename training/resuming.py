@@ -166,6 +166,6 @@ def warn_of_versions(checkpoint: Checkpoint) -> None:
     changed = [f"{name} {saved[name]}, now {current.get(name)}" for name in saved if saved[name] != current.get(name)]
     if changed:
         logger.warning(
-            "%s was written with other versions (%s). The results can differ from those of an uninterrupted run.",
+            "%s was written with other versions (%s). The results can differ from an uninterrupted run.",
             *(checkpoint.path.name, "; ".join(changed)),
         )

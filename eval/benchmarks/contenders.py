@@ -75,7 +75,7 @@ def sample_any_order(
     Return a contender that calls `generate` of a model of this package.
 
     `context` maps the model to a context manager, which can change the model during a generation. `settings` are
-    arguments of `model.generate`. The other arguments are those of `Contender`.
+    arguments of `model.generate`. See `Contender` for the other arguments.
     """
     if takes_steps:
         settings = {"unmasking": "fixed_count"} | settings
@@ -145,7 +145,7 @@ DECODERS: dict[str, Callable[[AOGPTForAnyOrderLM], Contender]] = {
     ),
 }
 
-# Configuration of each encoder, without the sizes (such as `hidden_size`), which are those of the decoder.
+# Configuration of each encoder. Sizes, such as `hidden_size`, are taken from the decoder.
 ENCODERS: dict[str, dict[str, Any]] = {"encoder": {}, "sedd": SEDD.settings}
 
 

@@ -69,7 +69,7 @@ def convert_config(
         names (`set` of `str`): Names of the weights of the source. They show which biases and norms it has.
         start_token_id (`int`): Token that begins every sequence.
         target_injection (`str`, *optional*): See [`AOGPTConfig`]; defaults to `"none"`, or to `"adaln"` for a GPT-2.
-        max_length (`int`, *optional*): Length of the longest sequence; defaults to that of the source.
+        max_length (`int`, *optional*): Length of the longest sequence. Defaults to the limit of the source.
     """
     settings = convert_settings(source, names, max_length)
     is_gpt2 = isinstance(source, GPT2Config)
@@ -197,7 +197,7 @@ def convert(
     """
     Convert a causal language model, and write the any-order model and its tokenizer to a new or empty folder.
 
-    `source` is a folder or a Hub name. The other arguments are those of [`find_start_token`] and [`convert_config`]. If
+    `source` is a folder or a Hub name. See [`find_start_token`] and [`convert_config`] for the other arguments. If
     the model cannot be converted, a `ValueError` is raised.
     """
     check_empty_folder(output_dir)

@@ -203,7 +203,7 @@ def save_converted(
     """
     Write a converted model and its tokenizer. `facts` are about the source. `ends` are its end-of-text ids.
 
-    The first end-of-text id is that of the tokenizer. It separates and pads the documents in training.
+    The first id in `ends` is the tokenizer's end-of-text. It separates and pads the documents in training.
     """
     ends = ends if isinstance(ends, list) else [ends]
     ends = list(dict.fromkeys([tokenizer.eos_token_id, *(token for token in ends if token is not None)]))

@@ -82,7 +82,7 @@ def export_model(model: AOGPTForAnyOrderLM) -> PreTrainedModel:
 
 
 def restore_mask_token(folder: Path, token: str | None = None) -> None:
-    """Remove this package's mask token from the tokenizer in a folder. Its mask token becomes that of the source."""
+    """Replace this package's mask token, in the tokenizer in a folder, by the mask token of the source."""
     contents = {name: read_json(folder / name) for name in ("tokenizer.json", "tokenizer_config.json")}
     settings = contents["tokenizer_config.json"]
     settings.pop("mask_token", None)

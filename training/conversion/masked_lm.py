@@ -246,7 +246,7 @@ def convert_model(
         tensors (`dict` of `torch.Tensor`): The tensors of the source.
         old_mask (`int`): Id of the source's mask.
         mask (`int`): Id of the encoder's mask. Lower ids stand for text.
-        max_length (`int`, *optional*): Length of the longest sequence; defaults to that of the source.
+        max_length (`int`, *optional*): Length of the longest sequence. Defaults to the limit of the source.
     """
     source, blueprint, settings = plan(given, max_length)
     blueprint.check(tensors, "SOURCE", f"its config.json (of type {given['model_type']!r})")

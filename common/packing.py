@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import torch
 from datasets import Dataset
 
 from common.caching import versioned
@@ -143,3 +144,20 @@ def _pad_columns(columns: dict[str, list], sequence_length: int, end_of_text: in
         for name in ("input_ids", "labels")
         if name in columns
     }
+
+
+def keep_first_tokens(batch: dict[str, torch.Tensor], start_token_id: int | None) -> dict[str, torch.Tensor]:
+    """
+    Put the start token before all sequences of a batch (`input_ids`, `orders`, ...) if one of them begins with it.
+
+    In packed text, a sequence may begin with an end-of-text that is also the model's start token. The model would take
+    it for the start of a text, and not score it.
+    """
+    ids = batch["input_ids"]
+    if start_token_id is None or not (ids[:, 0] == start_token_id).any():
+        return batch
+    values = {"input_ids": start_token_id, "labels": -100, "attention_mask": 1}
+    padded = {
+        name: torch.nn.functional.pad(batch[name], (1, 0), value=values[name]) for name in values if name in batch
+    }
+    return batch | padded | {"orders": torch.nn.functional.pad(batch["orders"] + 1, (0, 1))}

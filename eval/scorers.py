@@ -18,6 +18,7 @@ from typing import Any, ClassVar
 import torch
 from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AutoModel, AutoModelForCausalLM, PreTrainedModel
 
+from common.packing import keep_first_tokens
 from modeling_aogpt import AOGPTConfig, MDMEncoderForMaskedLM
 from modeling_aogpt.loading import Model, load_pretrained, read_any_config
 
@@ -55,6 +56,7 @@ class AnyOrderScorer:
 
     def negative_log_likelihood(self, measure: str, batch: Batch, generator: torch.Generator) -> torch.Tensor:
         """Return -log p (batch,) of each sequence in nats, or an upper bound on -log p, for the kind `measure`."""
+        batch = keep_first_tokens(batch, self.model.config.start_token_id)
         options: dict[str, Any] = {"orders": "left_to_right" if measure == "left_to_right" else batch["orders"]}
         if measure == "ensemble":
             options = {

@@ -35,7 +35,7 @@ from modeling_aogpt import (
     MDMEncoderForMaskedLM,
 )
 from modeling_aogpt.loading import load_model
-from tests.references import random_encoder, remove_weight, seeded
+from tests.references import random_encoder, random_model, remove_weight, seeded
 from training.conversion.causal_lm import convert
 
 IDS = torch.arange(40).view(4, 10) * 7 % 13
@@ -75,6 +75,20 @@ def test_measures_of_an_encoder(encoder: MDMEncoderForMaskedLM) -> None:
     for measure, output in expected.items():
         found = scorer.negative_log_likelihood(measure, batch(), seeded(1))
         assert torch.allclose(found, -output.log_likelihood, rtol=1e-6), measure
+
+
+@pytest.mark.parametrize("measure", ["left_to_right", "any_order"])
+def test_a_start_token_at_the_beginning_of_packed_text_is_scored(measure: str) -> None:
+    model = random_model(start_token_id=3, max_position_embeddings=8).float()
+    scorer, sequences = AnyOrderScorer(model), [[3, 1, 4, 1, 5, 9, 2, 6], [1, 3, 5]]
+    scores = score_sequences(scorer, sequences, measure, 1, 0, 2)
+    features = [{"input_ids": ids, "order_seed": index} for index, ids in enumerate(sequences)]
+    orders = DataCollatorForAnyOrderLM(0, left_to_right_fraction=0.0)(features)["orders"]
+    for ids, order, score in zip(sequences, orders.tolist(), scores, strict=True):
+        order = sorted(order) if measure == "left_to_right" else order
+        order = [*(1 + position for position in order if position < len(ids)), 0]
+        expected = model.log_likelihood(torch.tensor([[3, *ids]]), orders=torch.tensor([order])).log_likelihood.item()
+        assert -score == pytest.approx(expected, rel=1e-4)
 
 
 def test_scores_of_a_causal_model_in_bfloat16_are_computed_in_float32() -> None:

@@ -15,6 +15,7 @@ from transformers import PreTrainedTokenizerBase
 
 from common.data import evenly_spaced
 from common.files import write_text
+from common.packing import keep_first_tokens
 from common.results import ORDER_KINDS, ORDER_SEED
 from common.tokenizers import decode
 from modeling_aogpt import AOGPTForAnyOrderLM, DataCollatorForAnyOrderLM, MDMEncoderForMaskedLM
@@ -66,6 +67,7 @@ def _decoder_nats(model: AOGPTForAnyOrderLM, sequences: list[list[int]], numbers
     """Return the sum of the nats of all tokens left to right, and in random orders drawn from the seeds `numbers`."""
     features = [{"input_ids": ids, "order_seed": number} for ids, number in zip(sequences, numbers, strict=True)]
     batch = DataCollatorForAnyOrderLM(left_to_right_fraction=0.0, seed=ORDER_SEED)(features)
+    batch = keep_first_tokens(batch, model.config.start_token_id)
     input_ids, orders = batch["input_ids"].to(model.device), batch["orders"].to(model.device)
     scores = [model.log_likelihood(input_ids, orders=order) for order in ("left_to_right", orders)]
     return torch.stack([-score.log_likelihood.double().sum().cpu() for score in scores])

@@ -256,7 +256,8 @@ def _split(rows: Rows, arguments: DataArguments) -> tuple[Split, Split]:
     if "validation" in rows:
         if rows["validation"].column_names != [column]:
             raise ValueError(f"Only one of the splits of {arguments.name} has examples. Use the same columns in both.")
-        return Split(rows["train"], column=column), Split(rows["validation"], column=column)
+        train, validation = (Split(rows[split], column=column) for split in ("train", "validation"))
+        return train if is_made(arguments.corpus[0]) else _without_copies(train, validation), validation
     train, validation = (
         Split(rows["train"], partial(select_by_hash, split=split, validation_fraction=fraction), column)
         for split in ("train", "validation")
@@ -268,21 +269,26 @@ def _split_stream(rows: Rows, arguments: DataArguments) -> tuple[Split, Split]:
     """
     Return a stream to train on, and the held-out documents: `validation_files`, a validation split, or the first ones.
 
-    If the first documents of the training split are held out, all their copies are excluded from the stream.
+    Held-out documents and all their copies are excluded from the stream.
     """
-    stream = Split(rows["train"], column=_find_column(rows["train"], arguments))
+    source = stream = Split(rows["train"], column=_find_column(rows["train"], arguments))
     if arguments.validation_files:
-        return stream, Split(rows["validation"])
-    source = stream
+        validation = Split(rows["validation"])
+        return _without_copies(stream, validation), validation
     if "validation" in rows:
         source = Split(rows["validation"], column=_find_column(rows["validation"], arguments))
     texts = list(islice(source, arguments.validation_documents))
     if not texts:
         raise no_text_error("train" if source is stream else "validation", arguments)
-    if source is stream:
-        held_out = frozenset(map(hash_document, texts))
-        stream = replace(stream, select=partial(select_others, held_out=held_out))
-    return stream, Split(make_dataset(texts))
+    validation = Split(make_dataset(texts))
+    return _without_copies(stream, validation), validation
+
+
+def _without_copies(train: Split, held_out: Split) -> Split:
+    """Return the documents of `train` that are not in `held_out`."""
+    # A dictionary, because `datasets` would identify a set in its cache by the order of its items, which changes.
+    digests = dict.fromkeys(sorted(map(hash_document, held_out)))
+    return replace(train, select=partial(select_others, held_out=digests))
 
 
 def _find_column(stream: IterableDataset, arguments: DataArguments) -> str:
@@ -301,5 +307,6 @@ def no_text_error(split: str, arguments: DataArguments) -> ValueError:
     option = "validation_documents" if arguments.streaming else "validation_fraction"
     return ValueError(
         f"The {split} split of {' '.join(files) or arguments.name} has no documents with text. Add documents, change "
-        f"`{option}` ({getattr(arguments, option)}), or hold out other files with `validation_files`."
+        f"`{option}` ({getattr(arguments, option)}), or hold out other files with `validation_files`. (Copies of "
+        "held-out documents are left out of the training split.)"
     )

@@ -91,12 +91,16 @@ def load_data(arguments: DataArguments, start_token_id: int | None = None) -> Da
         facts["train"] = {"streamed_files": corpus.train.rows.num_shards}
         return Data(arguments, corpus.train, validation, tokenizer, facts)
     train, train_facts = _make_sequences(corpus.train, "train", tokenizer, arguments, start_token_id)
-    num_empty = corpus.num_rows - train_facts["documents"] - validation_facts["documents"]
-    if num_empty:
-        logger.info("%d of %d documents have no text, and are skipped.", num_empty, corpus.num_rows)
+    num_skipped = corpus.num_rows - train_facts["documents"] - validation_facts["documents"]
+    if num_skipped:
+        logger.warning(
+            "%d of %d documents have no text, or are copies of held-out documents, and are skipped.",
+            num_skipped,
+            corpus.num_rows,
+        )
     facts |= {
         "train": train_facts,
-        "empty_documents": num_empty,
+        "skipped_documents": num_skipped,
         "bytes_per_token": round(train_facts["bytes"] / train_facts["tokens"], 3),
     }
     return Data(arguments, train, validation, tokenizer, facts)

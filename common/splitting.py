@@ -3,12 +3,12 @@
 """
 Splits of a corpus, and the documents that belong to them.
 
-If a hash of the text chooses the split, all copies of a document, which differ only in whitespace, are in the same
-split. Validation files, a validation split and the texts of a function are not checked for copies.
+All copies of a document belong to the same split, except those that a function yields with different keys. Two
+documents are copies if they differ only in whitespace.
 """
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from dataclasses import dataclass
 
 from datasets import Dataset, IterableDataset
@@ -60,9 +60,9 @@ def select_by_hash(texts: Iterable[str | None], split: str, validation_fraction:
     ]
 
 
-def select_others(texts: Iterable[str | None], held_out: frozenset[bytes]) -> list[str]:
+def select_others(texts: Iterable[str | None], held_out: Container[bytes]) -> list[str]:
     """Return the documents that have text and whose hash is not in `held_out`."""
-    return [text for text in select_text(texts) if not held_out or hash_document(text) not in held_out]
+    return [text for text in select_text(texts) if hash_document(text) not in held_out]
 
 
 @dataclass(frozen=True)

@@ -132,8 +132,9 @@ def test_a_byte_order_mark_is_not_text(name: str, tmp_path: Path) -> None:
     assert select_all(read_both_ways(tmp_path / name)) == ["one"]
     (tmp_path / "set").mkdir()
     for split in ("train", "validation"):
-        (tmp_path / "set" / f"{split}-{name}").write_bytes((tmp_path / name).read_bytes())
-    assert documents(tmp_path / "set") == ["one", "one"]
+        text = content.replace("one", split).encode("utf-8-sig")
+        (tmp_path / "set" / f"{split}-{name}").write_bytes(compress(text))
+    assert documents(tmp_path / "set") == ["train", "validation"]
 
 
 @pytest.mark.parametrize("ending", ["\n", "\r\n", "\r"])
@@ -271,6 +272,17 @@ def test_splits_of_a_data_set(folder: Path, tmp_path: Path) -> None:
     ):
         with pytest.raises(ValueError, match=message):
             documents(folder, **options)
+
+
+@pytest.mark.parametrize("options", [{}, {"streaming": True, "tokenizer": "gpt2"}])
+@pytest.mark.parametrize("in_files", [True, False])
+def test_copies_of_given_held_out_documents_are_not_trained_on(
+    folder: Path, options: dict[str, Any], in_files: bool
+) -> None:
+    (folder / "train.jsonl").write_text('{"text": "validation\\n"}\n{"text": "train"}\n')
+    files = {"validation_files": [str(folder / "validation.jsonl")]} if in_files else {}
+    corpus = load_corpus(DataArguments([str(folder / "train.jsonl" if in_files else folder)], **options, **files))
+    assert (list(corpus.train), list(corpus.validation)) == (["train"], ["validation"])
 
 
 @pytest.mark.parametrize("options", [{}, {"streaming": True}])

@@ -96,22 +96,23 @@ def test_documents_are_padded_with_end_of_text(arguments: DataArguments) -> None
 
 def test_context_has_no_labels(tmp_path: Path) -> None:
     lines = [f"<ein {word} ist> grau{end}" for word in ("Haus", "Hund", "Baum") for end in ("", ", <sehr> grau")] * 9
-    (tmp_path / "marked.txt").write_text("\n".join(lines))
-    (tmp_path / "plain.txt").write_text("\n".join(lines).replace("<", "").replace(">", ""))
+    held_out = [line.replace("ein", "kein") for line in lines]
+    for name, texts in (("", lines), ("-held", held_out)):
+        (tmp_path / f"marked{name}.txt").write_text("\n".join(texts))
+        (tmp_path / f"plain{name}.txt").write_text("\n".join(texts).replace("<", "").replace(">", ""))
     sizes = {"packing": "documents", "sequence_length": 40, "vocab_size": 261, "validation_fraction": 0.0}
-    for name in ("marked", "plain"):
-        shutil.copy(tmp_path / f"{name}.txt", tmp_path / f"{name}-copy.txt")
-    files = {"validation_files": [str(tmp_path / "marked-copy.txt")]}
+    files = {"validation_files": [str(tmp_path / "marked-held.txt")]}
     marked = load_data(DataArguments([str(tmp_path / "marked.txt")], **files, **sizes, context_marks="<>"))
-    files = {"validation_files": [str(tmp_path / "plain-copy.txt")]}
+    files = {"validation_files": [str(tmp_path / "plain-held.txt")]}
     plain = load_data(DataArguments([str(tmp_path / "plain.txt")], **files, **sizes))
     assert marked.tokenizer.get_vocab() == plain.tokenizer.get_vocab()
     assert list(marked.train["input_ids"]) == list(plain.train["input_ids"])
     for name in ("input_ids", "num_bytes"):
         assert list(marked.validation[name]) == list(plain.validation[name])
     assert {*marked.validation.column_names} == {*plain.validation.column_names, "labels"}
-    assert list(marked.validation["labels"]) == list(marked.train["labels"])
-    for line, ids, labels in zip(lines, marked.train["input_ids"], marked.train["labels"], strict=True):
+    rows = [*marked.train, *marked.validation]
+    for line, row in zip(lines + held_out, rows, strict=True):
+        ids, labels = row["input_ids"], row["labels"]
         assert all(label in (-100, token) for token, label in zip(ids, labels, strict=True))
         assert all(label == token for token, label in zip(ids, labels, strict=True) if token == 0)  # end-of-text
         context = [token for token, label in zip(ids, labels, strict=True) if label == -100]
@@ -131,10 +132,9 @@ def test_wrong_context_marks_are_refused(arguments: DataArguments, marks: str, p
 
 
 def test_empty_documents_are_counted(arguments: DataArguments, caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level("INFO"):
-        facts = load_data(arguments).facts
-    assert f"2 of {len(LINES) + 2} documents have no text, and are skipped." in caplog.text
-    assert facts["empty_documents"] == 2
+    facts = load_data(arguments).facts
+    assert f"2 of {len(LINES) + 2} documents have no text" in caplog.text
+    assert facts["skipped_documents"] == 2
     assert facts["train"]["documents"] + facts["validation"]["documents"] == len(LINES)
 
 

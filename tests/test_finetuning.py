@@ -315,7 +315,7 @@ def test_evaluation_scores_only_the_answers(model_folder: Path, tmp_path: Path, 
 def test_settings_that_cannot_be_used(
     model_folder: Path, tmp_path: Path, datasets_cache: None, rows: list[Any], options: tuple[str, ...], message: str
 ) -> None:
-    (tmp_path / "validation.jsonl").write_text(json.dumps(rows[0]))
+    (tmp_path / "validation.jsonl").write_text(json.dumps(dict.fromkeys(rows[0], "cats")))
     config = write_recipe(tmp_path, model_folder, rows)
     with pytest.raises(SystemExit, match=message):
         train(config, tmp_path / "run", f"--validation_files={tmp_path / 'validation.jsonl'}", *options)

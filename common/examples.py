@@ -119,7 +119,8 @@ def encode_example(example: str, tokenizer: PreTrainedTokenizerBase, start_token
     if ids[0] == start_token_id and not is_answer[0]:
         ids, is_answer = ids[1:], is_answer[1:]
     labels = [token if answer else -100 for token, answer in zip(ids, is_answer, strict=True)]
-    if "middle" not in values and tokenizer.eos_token_id not in labels:
+    # A chat template may put a newline after the end-of-text of an answer.
+    if "middle" not in values and tokenizer.eos_token_id not in labels[-2:]:
         ids, labels = [*ids, tokenizer.eos_token_id], [*labels, tokenizer.eos_token_id]
     return {"input_ids": ids, "labels": labels, "in_turns": "middle" not in values}
 

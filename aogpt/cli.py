@@ -204,7 +204,7 @@ def make_parser() -> Parser:
     command = add("convert", run_convert)
     command.add_argument("source", type=Path, metavar="SOURCE", help="a released .pt file, or a folder of SEDD, ...")
     command.add_argument("output_dir", type=Path, metavar="OUTPUT", help="the folder to write, new or empty")
-    command.add_argument("--weights", choices=("ema", "live"), help="default: those of the published numbers")
+    command.add_argument("--weights", choices=("ema", "live"), help="default: the weights of the published numbers")
     command.add_argument("--tokenizer", metavar="NAME", help="folder or Hub name of a tokenizer to save, such as gpt2")
 
     command = add("serve", run_serve)

@@ -156,7 +156,7 @@ def check_data_of_run(data: Data, folder: Path, results: dict[str, Any]) -> None
             )
     if data.tokenizer.get_vocab() != load_tokenizer(folder / "model").get_vocab():
         raise ValueError(
-            f"The tokenizer {results['corpus']['tokenizer']!r} differs from that of the model {folder / 'model'}. "
+            f"The tokenizer {results['corpus']['tokenizer']!r} differs from the tokenizer of {folder / 'model'}. "
             "Restore the tokenizer with which the model was trained."
         )
 

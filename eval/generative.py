@@ -67,7 +67,7 @@ class GenerativeArguments(Options):
     num_samples: int = option(64, "Number of samples for each combination of settings.", least=1)
     length: int | None = option(
         None,
-        "Number of tokens in a sample. Defaults to that of the run's sequences or, for other models, to the model's "
+        "Number of tokens in a sample. Defaults to the run's sequence length or, for other models, to the model's "
         "maximum.",
         least=1,
     )

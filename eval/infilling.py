@@ -49,10 +49,10 @@ the model was trained with `orders: gaps_last`, the first one. "Only the text be
 gap from left to right, without the text after it.
 
 "Length by the whole text" means that the length of the gap is not given, and `infill` chooses one from 1 to
-{max_length}: that with which the filled-in text has the highest likelihood from left to right.
+{max_length}: the length with which the filled-in text has the highest likelihood from left to right.
 
-Bits per byte are those of the original tokens of the gap, predicted from left to right, given the text around the gap
-or only the text before it. The bytes are those that the tokens stand for, even if a gap cuts a character; end-of-text
+Bits per byte are computed for the removed tokens, predicted from left to right, given the text around the gap
+or only the text before it. The bytes of all tokens count, even if a gap cuts a character. End-of-text
 is one byte. A match is exact if the gap is filled in with the same bytes.
 
 Intervals in brackets are 95 % confidence intervals (Wilson) over the gaps. Values after ± are standard errors.

@@ -44,7 +44,7 @@ class WatchArguments(Options):
     length: int | None = option(
         None,
         "Number of tokens in a sequence. Shorter texts are padded with end-of-text. Defaults to the length of the "
-        "longest text. Without texts, it defaults to that of the run's sequences or, for other models, to the model's "
+        "longest text. Without texts, it defaults to the run's sequence length or, for other models, to the model's "
         "maximum.",
         least=1,
     )

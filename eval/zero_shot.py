@@ -87,7 +87,7 @@ class ScoringArguments(Options):
     split: str | None = option(None, "Split of all datasets. Defaults to the split of the published tables.")
     sequence_length: int | None = option(
         None,
-        "Number of tokens in a sequence. Defaults to that of the run or, for other models, to the model's maximum; for "
+        "Number of tokens in a sequence. Defaults to the run's value or, for other models, to the model's maximum; for "
         "datasets, at most 1024.",
     )
     tokenizer: str | None = option(None, "Folder or Hub name of the tokenizer. Defaults to the model's.")

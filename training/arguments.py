@@ -116,7 +116,7 @@ class TrainingArguments(Options):
     )
     activation_checkpointing: Literal["none", "selective", "full"] = option(
         "none",
-        "Activations to recompute in the backward pass, to save memory. selective: those of norms, modulations, gates "
+        "Activations to recompute in the backward pass to save memory. selective: outputs of norms, modulations, gates "
         "and activation functions. full: all activations of a layer.",
     )
     dataloader_num_workers: int = option(

@@ -52,7 +52,7 @@ class Arguments(Options):
     num_processes: int | None = option(None, "Number of GPUs; defaults to that in `launch`.", least=1)
     gpu: str | None = option(
         None,
-        f"Name of the GPU; defaults to that of this machine, or to {DEFAULT_GPU} if it has none. Known GPUs: "
+        f"Name of the GPU. Defaults to the GPU of this machine, or else to {DEFAULT_GPU}. Known GPUs: "
         f"{', '.join(GPUS)}.",
     )
     gpu_memory: float | None = option(None, "Memory of each GPU, in GB. Defaults to the memory of `gpu`.", least=0)
@@ -178,7 +178,7 @@ def device_memory(model: Model, num_tokens: int, training: TrainingArguments, la
         gathered = num_parameters - max(config.num_hidden_layers - 2, 0) * layer_size
         return state + max(activations + logits + gathered * (value_bytes + 4), num_parameters * value_bytes)
     copies = num_parameters * 2 if value_bytes == 2 else 0  # the weights in 16 bits, which autocast caches
-    # The gradient of the head is summed over chunks in float32, before it is added to that of earlier passes.
+    # The gradient of the head is summed over chunks in float32, before it is added to the gradient of earlier passes.
     head_gradient = 0 if training.lora_rank else config.hidden_size * config.vocab_size * (value_bytes + 4)
     buckets = 4 * num_parameters if launch["num_processes"] > 1 else 0  # DDP's gradient buckets
     return frozen + state + buckets + copies + activations + logits + head_gradient

@@ -78,14 +78,14 @@ def check_tokenizer(
 ) -> None:
     """Raise a `ValueError` if the model cannot have the given tokenizer, or if `init_from` has another tokenizer."""
     if data.vocab_size not in (DataArguments.vocab_size, len(tokenizer)):
-        logger.warning("`vocab_size` has no effect, because the tokenizer is that of %s. Remove it.", data.tokenizer)
+        logger.warning("`vocab_size` has no effect, because the tokenizer is taken from %s. Remove it.", data.tokenizer)
     config, init_from = build_config(model, **vocabulary_arguments(tokenizer)), training.init_from
     if init_from is None:
         return
     has_tokenizer = init_from != data.tokenizer and (Path(init_from) / "tokenizer_config.json").exists()
     if has_tokenizer and load_tokenizer(init_from).get_vocab() != tokenizer.get_vocab():
         raise ValueError(
-            f"`tokenizer` ({data.tokenizer}) differs from that of the model in {init_from}. Remove `tokenizer`."
+            f"`tokenizer` ({data.tokenizer}) differs from the tokenizer of {init_from}. Remove `tokenizer`."
         )
     check_vocabulary(config, init_from)
 

@@ -236,7 +236,7 @@ def main(argv: list[str]) -> None:
         help="how a row gets its target position (default: none for rotary positions, adaln for a GPT-2)",
     )
     parser.add_argument("--start_token", help="token that begins every sequence (default: beginning- or end-of-text)")
-    parser.add_argument("--max_length", type=int, help="length of the longest sequence (default: that of SOURCE)")
+    parser.add_argument("--max_length", type=int, help="length of the longest sequence (default: limit of SOURCE)")
     (arguments,) = parser.parse(argv)
     model = convert(**vars(arguments))
     print(f"Written: {arguments.output_dir}, with {model.num_parameters():,} parameters.")

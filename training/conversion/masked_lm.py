@@ -317,7 +317,7 @@ def main(argv: list[str]) -> None:
     parser = Parser((), description="Convert a masked diffusion model into an encoder of this package.")
     parser.add_argument("source", metavar="SOURCE", help="folder or Hub name of a LLaDA, a Dream or a model of dLLM")
     parser.add_argument("output_dir", type=Path, metavar="OUTPUT_DIR", help="folder to write; must be new or empty")
-    parser.add_argument("--max_length", type=int, help="length of the longest sequence (default: that of SOURCE)")
+    parser.add_argument("--max_length", type=int, help="length of the longest sequence (default: limit of SOURCE)")
     (arguments,) = parser.parse(argv)
     model = convert(**vars(arguments))
     print(f"Written: {arguments.output_dir}, with {model.num_parameters():,} parameters.")

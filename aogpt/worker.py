@@ -33,7 +33,7 @@ class Job:
     """
     The generation of one request.
 
-    `prompts` are ids (n,). With `has_gap`, each contains one mask, which `infill` fills in; otherwise `generate`
+    `prompts` are ids (n,). With `has_gap`, each contains one mask, which `infill` fills in. Otherwise, `generate`
     continues the prompts. `arguments` are passed to `infill` or `generate`, and include `num_return_sequences`.
     `num_top` is the number of likeliest tokens to report for each generated token, or None for no log-probabilities.
 

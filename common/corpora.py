@@ -97,8 +97,8 @@ def load_corpus(arguments: DataArguments) -> Corpus:
     """
     Select the rows of a corpus, and divide them into the splits.
 
-    The sources are the name, size and SHA-256 of every local file; for a dataset of the Hub, its name and commit; and
-    for the texts of a function, the name of the function and the SHA-256 of the texts.
+    The sources of local files are their names, sizes and SHA-256. The sources of a dataset of the Hub are its name and
+    commit. The sources of a function are its name and the SHA-256 of its texts.
     """
     _check_options(arguments)
     rows, sources = _select(arguments)

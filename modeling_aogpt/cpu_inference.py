@@ -4,9 +4,9 @@
 Generation on a CPU: copies of models in which linear layers use oneDNN instead of PyTorch's default, MKL.
 
 A generation multiplies few rows by large weights. For 8 to 63 rows, oneDNN takes 0.5 to 0.7 of MKL's time (2 cores of
-an AMD EPYC). Packing the weights, that is, copying them into oneDNN's own memory layout, reduces the time further: in
-float32 to 50 % for 4 rows, 75 % for 16 rows and 95 % for many rows, but not for a single row; in bfloat16 also to 50 %
-for a single row.
+an AMD EPYC). Packing the weights, that is, copying them into oneDNN's own memory layout, reduces the time further. In
+float32, it falls to 50 % for 4 rows, 75 % for 16 rows and 95 % for many rows, but not for a single row. In bfloat16, it
+also falls to 50 % for a single row.
 
 PyTorch has no public function for these operators, but `torch.compile` uses them too. They support float32 and, on a
 CPU with bfloat16 instructions, bfloat16. `torch.backends.mkldnn.flags(enabled=False)` turns them off. Results with and

@@ -220,7 +220,7 @@ class DecodingState:
         self, eos_token_ids: torch.LongTensor, pad_token_id: int, in_blocks: bool, may_end: torch.BoolTensor
     ) -> None:
         """
-        End each sequence in `may_end` that has a generated end-of-text token and no mask before it; pad the rest.
+        End sequences in `may_end` at a generated end-of-text token without masks before it. Pad the rest.
 
         Without `in_blocks`, a sequence ends right after its first end-of-text token. With `in_blocks`, it ends with the
         block of this token, once the whole block is unmasked: earlier tokens of the block may have been predicted from

@@ -141,10 +141,9 @@ class AnyOrderInfillingMixin:
         Fill in gaps of unknown length.
 
         The method fills in a gap with each length, one token per step, with the likeliest token. Each step fills in the
-        position of which the model is most certain. If `order` is `"left_to_right"` (as an argument or in the
-        generation config), it fills in the first masked position instead. The method chooses the length whose text has
-        the highest likelihood from left to right, and fills in the gap again, with the arguments of `generate`. Each
-        further token makes a text less likely, so short fillings are preferred.
+        position of which the model is most certain or, with `order="left_to_right"`, the first masked position. The
+        method chooses the length whose text has the highest likelihood from left to right, and fills in the gap again,
+        with the arguments of `generate`. Each further token makes a text less likely, so short fillings are preferred.
 
         If a text has several gaps, all combinations of their lengths are compared if there are at most 64. Otherwise,
         the lengths are chosen one gap after another, while later gaps have their shortest length. The time is then

@@ -93,7 +93,7 @@ def load_pretrained(model_class: Any, name_or_path: str | Path, **options: Any) 
 
 
 def load_model(name_or_path: str | Path, **options: Any) -> Model:
-    """Load a decoder or encoder in evaluation mode. Code in the model folder is ignored; this package is used."""
+    """Load a decoder or encoder in evaluation mode. Code in the model folder is not used."""
     read_config(name_or_path)
     return load_pretrained(AutoModel, name_or_path, **options).eval()
 

@@ -102,7 +102,7 @@ def choose_start(training: TrainingArguments, settings: dict[str, Any]) -> tuple
 
 def is_finished(results: dict[str, Any], training: TrainingArguments, settings: dict[str, Any]) -> bool:
     """
-    Return whether the finished run with `results` has the current settings; if not, it may be extended.
+    Return whether the finished run with `results` has the current settings. If not, the run may be extended.
 
     Raise a `ValueError` if it has other settings, or more steps.
     """

@@ -494,10 +494,14 @@ def _check_decoding(ids: list[int], text: str, tokenizer: PreTrainedTokenizerBas
     """
     Raise a `ValueError` if a text has unknown characters. Warn if the tokenizer changes it, for instance to lower case.
 
-    Spaces are not compared, because many tokenizers have no tokens for spaces and decode to a text with other spaces.
+    Spaces are compared only if words include them. Other tokenizers decode to a text with other spaces.
     """
     if _has_unknown(ids, tokenizer):
         raise ValueError(f"The tokenizer has no tokens for some characters of {text!r}. Remove these characters.")
     decoded = _decode(ids, tokenizer)
-    if re.sub(r"[^\S\n]", "", decoded) != re.sub(r"[^\S\n]", "", text):
+    if words_include_space(tokenizer):
+        is_same = decoded.lstrip(" ") == text.replace(f" {tokenizer.mask_token}", tokenizer.mask_token).lstrip(" ")
+    else:
+        is_same = re.sub(r"[^\S\n]", "", decoded) == re.sub(r"[^\S\n]", "", text)
+    if not is_same:
         logger.warning_once(f"The tokenizer changes the text: {text!r} becomes {decoded!r}.")

@@ -25,6 +25,7 @@ from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM, DataCollatorForAnyOr
 from modeling_aogpt.infill import encode_between_masks
 from modeling_aogpt.loading import load_model
 from tests.killed_runs import Trainer, find_differences, find_wrong_losses, run_with_kills
+from tests.tokenizers_of_all_kinds import KINDS
 from tests.training_runs import results, train
 from training.checkpoints import checkpoints_in
 from training.conversion.causal_lm import convert
@@ -83,6 +84,14 @@ def answers(ids: list[int], labels: list[int], tokenizer: PreTrainedTokenizerBas
 
 
 # -------------------------------------------------------------------------------------------------------- examples
+
+
+def test_end_of_text_follows_an_answer_that_contains_it() -> None:
+    tokenizer = KINDS["byte-level"]()
+    for completion, num_ends in ((" cat<|endoftext|> sat on", 2), (" cat<|endoftext|>", 1), (" cat", 1)):
+        ids, labels, _ = encode(tokenizer, prompt="the", completion=completion)
+        assert ids[-1] == labels[-1] == tokenizer.eos_token_id
+        assert labels.count(tokenizer.eos_token_id) == num_ends
 
 
 def test_only_the_answers_of_a_chat_have_labels(tokenizer: PreTrainedTokenizerBase) -> None:

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from tokenizers import Tokenizer, models, pre_tokenizers
+from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers
 from transformers import AddedToken, AutoTokenizer, PreTrainedTokenizerFast, pipeline
 
-from modeling_aogpt import AOGPTForMaskedLM
+from modeling_aogpt import AOGPTForMaskedLM, infill
 from modeling_aogpt.infill import encode_between_masks, encode_parts, encode_with_masks
 from modeling_aogpt.tokenization import add_mask_token, keep_space_before_masks, load_tokenizer
 from tests.references import random_encoder, random_model, with_class
@@ -173,3 +173,14 @@ def test_fill_mask_keeps_line_breaks(kind: str, saved: PreTrainedTokenizerFast) 
     if kind != "WordPiece":
         assert prediction["sequence"].startswith("a\n")
     assert prediction["sequence"].endswith(".")
+
+
+@pytest.mark.parametrize("collapses", [False, True])
+def test_lost_spaces_are_told(collapses: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    tokenizer = KINDS["byte-level"]()
+    if collapses:  # as T5's
+        tokenizer.backend_tokenizer.normalizer = normalizers.Replace(Regex(" {2,}"), " ")
+    warnings: list[str] = []
+    monkeypatch.setattr(infill.logger, "warning_once", warnings.append)
+    encode_with_masks("the <|mask|>:\n    cat", tokenizer)
+    assert len(warnings) == collapses

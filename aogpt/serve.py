@@ -57,9 +57,8 @@ class ApiError(Exception):
 
     def describe(self) -> dict[str, Any]:
         """Return OpenAI's object of the error."""
-        message = str(self).encode(errors="backslashreplace").decode()
         kind = "server_error" if self.status >= 500 else "invalid_request_error"
-        return {"error": {"message": message, "type": kind, "param": self.param, "code": self.code}}
+        return {"error": {"message": str(self), "type": kind, "param": self.param, "code": self.code}}
 
 
 class GenerationRequest(BaseModel):

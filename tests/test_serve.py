@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from threading import Event, Thread
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -28,7 +29,7 @@ from tests.tokenizers_of_all_kinds import byte_level
 pytest.importorskip("fastapi")
 uvicorn, httpx = pytest.importorskip("uvicorn"), pytest.importorskip("httpx")
 
-from aogpt.serve import Server, make_app  # noqa: E402 (fastapi may be missing)
+from aogpt.serve import Sample, Server, make_app  # noqa: E402 (fastapi may be missing)
 from aogpt.worker import JobStreamer, Worker  # noqa: E402
 
 GREEDY = {"temperature": 0, "order": "left_to_right"}
@@ -171,6 +172,20 @@ def test_streamed_texts_are_the_same(start: Callable[..., str]) -> None:
     assert last["usage"]["prompt_tokens"] == expected["usage"]["prompt_tokens"]
 
 
+def test_characters_that_may_change_are_not_sent(model: AOGPTForAnyOrderLM, tokenizer: PreTrainedTokenizerBase) -> None:
+    """Such characters are parts of a character, or of a stop string."""
+    server, job = Server(model, tokenizer, "tiny"), SimpleNamespace(has_gap=False)
+    sample, whole = Sample(server, job, torch.tensor([0]), "", ["the cat"]), "é the dog"
+    row = tokenizer(whole).input_ids
+    for end in range(len(row)):
+        sample.update(row[:end], is_finished=False)
+        assert whole.startswith(sample.text)
+        assert not sample.text.endswith(("t", "th", "the", "the "))
+    sample.update(row, is_finished=True)
+    assert sample.text == whole
+    server.worker.close()
+
+
 # ---------------------------------------------------------------------------------------------------------- infilling
 
 GAPS = [("def I", "cat"), ("I saw", "\n\n  cat\n"), ("the\n\tcat", " sat"), ("", "cat"), ("un", "\t")]
@@ -288,18 +303,18 @@ def test_a_client_that_hangs_up_frees_its_place(
 
 
 def test_sigterm_finishes_what_runs(model_folder: str) -> None:
-    command = [sys.executable, "-m", "aogpt.cli", "serve", model_folder, "--port", "0", "--max_batch", "64"]
+    command = [sys.executable, "-m", "aogpt.cli", "serve", model_folder, "--port", "0"]
     environment = os.environ | {"AOGPT_API_KEY": "secret"}
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment) as process:
         url = next(match[0] for line in process.stderr if (match := re.search(r"http://127\.0\.0\.1:\d+", line)))
         assert httpx.get(f"{url}/v1/models").status_code == 401
-        body, headers = {"prompt": "a", "max_tokens": 60, "n": 64, "stream": True}, {"Authorization": "Bearer secret"}
+        body, headers = {"prompt": "a", "max_tokens": 60, "n": 32, "stream": True}, {"Authorization": "Bearer secret"}
         with httpx.stream("POST", f"{url}/v1/completions", json=body, headers=headers, timeout=60) as response:
             parts = response.iter_text()
             first = next(parts)
             process.send_signal(signal.SIGTERM)
             events = read_events(first + "".join(parts))
-        assert sum(bool(choice["finish_reason"]) for event in events for choice in event["choices"]) == 64
+        assert sum(bool(choice["finish_reason"]) for event in events for choice in event["choices"]) == 32
         assert process.wait(timeout=30) in (0, -signal.SIGTERM)
 
 
@@ -332,29 +347,29 @@ MALFORMED = [
 
 
 def test_malformed_bodies_get_errors_in_the_form_of_openai(start: Callable[..., str]) -> None:
-    url = start()
+    client = httpx.Client(base_url=start(), timeout=60)
     for body in MALFORMED:
         content = body if isinstance(body, bytes) else json.dumps(body).encode()
-        response = httpx.post(f"{url}/v1/completions", content=content, timeout=60)
+        response = client.post("/v1/completions", content=content)
         assert response.status_code == 400, (body, response.text)
         error = response.json()["error"]
         assert error.keys() == {"message", "type", "param", "code"}, body
         assert error["message"], body
         assert error["type"] == "invalid_request_error"
         if isinstance(body, bytes):
-            assert httpx.post(f"{url}/infill", content=content).status_code < 500, body
+            assert client.post("/infill", content=content).status_code < 500, body
     for method, path, status in (
         ("GET", "/nothing", 404),
         ("GET", "/v1/completions", 405),
         ("GET", "/v1/models/other", 404),
         ("POST", "/infill", 400),
     ):
-        response = httpx.request(method, f"{url}{path}")
+        response = client.request(method, path)
         assert response.status_code == status
         assert response.json()["error"]["message"]
-    assert httpx.post(f"{url}/infill", content=b" " * 2**21).status_code == 413
-    assert httpx.post(f"{url}/v1/completions", json={"model": "gpt"}).json()["error"]["code"] == "model_not_found"
-    assert httpx.post(f"{url}/v1/completions", json=TEXT).status_code == 200
+    assert client.post("/infill", content=b" " * 2**21).status_code == 413
+    assert client.post("/v1/completions", json={"model": "gpt"}).json()["error"]["code"] == "model_not_found"
+    assert client.post("/v1/completions", json=TEXT).status_code == 200
 
 
 def test_an_internal_error_does_not_end_the_server(
@@ -369,13 +384,13 @@ def test_an_internal_error_does_not_end_the_server(
 
 
 def test_a_key_is_required_everywhere_but_for_health(start: Callable[..., str]) -> None:
-    url = start(key="é")
-    assert httpx.get(f"{url}/health").json() == {"status": "ok"}
+    client = httpx.Client(base_url=start(key="é"))
+    assert client.get("/health").json() == {"status": "ok"}
     for given, status in ((None, 401), ("Bearer wrong", 401), ("Bearer é", 200)):
         headers = [] if given is None else [("Authorization", given.encode("latin-1"))]
         for path in ("/v1/completions", "/infill"):
-            assert httpx.post(f"{url}{path}", json=TEXT, headers=headers).status_code == status
-        assert httpx.get(f"{url}/v1/models", headers=headers).status_code == status
+            assert client.post(path, json=TEXT, headers=headers).status_code == status
+        assert client.get("/v1/models", headers=headers).status_code == status
 
 
 def test_the_official_client(start: Callable[..., str]) -> None:

@@ -98,7 +98,7 @@ def prepare_causal_inputs(
         is_before = columns < first[:, None]
         is_before = is_before if is_start is None else is_before | is_start
         positions = torch.where(is_before, -1, positions)
-    mask = prepare_mask(is_token, is_visible, hidden, num_added, length, num_slots, num_cached, input_ids.device)
+    mask = make_causal_mask(is_token, is_visible, hidden, num_added, length, num_slots, num_cached, input_ids.device)
     targets, is_beyond = positions.expand_as(input_ids) + 1, None
     if config.target_injection != "none":
         is_beyond = find_rows_beyond(model, targets, last)
@@ -353,7 +353,7 @@ def check_last_position(config: AOGPTConfig, last: int) -> None:
         )
 
 
-def prepare_mask(
+def make_causal_mask(
     is_token: torch.BoolTensor | None,
     is_visible: torch.BoolTensor | None,
     hidden: torch.LongTensor | None,

@@ -13,13 +13,15 @@ import operator
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from typing import Literal, get_args
 
 import torch
 
-from .orders import ORDER_NAMES, Orders, group_orders
+from .orders import Orders, group_orders
 from .validation import check_integer, check_number, is_integer
 
-TRAINING_ORDERS = (*ORDER_NAMES, "shared", "context_first", "gaps_last")
+TrainingOrder = Literal["left_to_right", "random", "shared", "context_first", "gaps_last"]
+TRAINING_ORDERS = get_args(TrainingOrder)
 
 # With this fraction of left-to-right sequences, both the left-to-right and the any-order loss improve (Finding 3 of the
 # paper).

@@ -67,7 +67,7 @@ def uses_autocast(device_type: str) -> bool:
     return device_type != "meta" and torch.is_autocast_enabled(device_type)
 
 
-def prepare_mask(mask: torch.BoolTensor, dtype: torch.dtype) -> torch.Tensor:
+def mask_for_kernels(mask: torch.BoolTensor, dtype: torch.dtype) -> torch.Tensor:
     """
     Return an attention mask (..., rows, slots) in the form that is fastest on its device.
 

@@ -33,7 +33,7 @@ from transformers.utils.output_capturing import capture_outputs
 from .causal import CACHE_NAME, CausalGenerationMixin, check_old_cache_name, prepare_causal_inputs
 from .configuration_aogpt import AOGPTConfig
 from .decoding_state import CachedDecodingState
-from .devices import prepare_mask, product_dtype, uses_autocast, without_cudnn_attention
+from .devices import mask_for_kernels, product_dtype, uses_autocast, without_cudnn_attention
 from .generation import AnyOrderGenerationMixin
 from .generation_config import AnyOrderGenerationConfig
 from .infill import AnyOrderInfillingMixin
@@ -568,7 +568,7 @@ class AOGPTStack(AOGPTPreTrainedModel):
         rotations = frequencies and tuple(compute_rotation(indices, *frequencies) for indices in rotary_indices)
         tables = tables or (None,) * (len(self.layers) + 1)
         if attention_mask is not None and self.config._attn_implementation != "eager":
-            attention_mask = prepare_mask(attention_mask, product_dtype(hidden_states.device, hidden_states.dtype))
+            attention_mask = mask_for_kernels(attention_mask, product_dtype(hidden_states.device, hidden_states.dtype))
         injection, last = self.config.target_injection, len(self.layers) - 1
         added = self.target_embeddings(targets) if injection in ("input", "shared") else None
         for layer_idx, layer in enumerate(self.layers):

@@ -163,7 +163,7 @@ class MDMEncoderModel(MDMEncoderPreTrainedModel, AOGPTStack):
             condition_indices,
             (positions, positions),
             precomputed,
-            attention_mask=self._prepare_mask(input_ids, attention_mask),
+            attention_mask=self._mask_padding(input_ids, attention_mask),
             **kwargs,
         )
         if self.config.shift_predictions:
@@ -199,7 +199,7 @@ class MDMEncoderModel(MDMEncoderPreTrainedModel, AOGPTStack):
             )
         return sigma
 
-    def _prepare_mask(
+    def _mask_padding(
         self, input_ids: torch.LongTensor, attention_mask: torch.Tensor | None
     ) -> torch.BoolTensor | None:
         """Return a mask (batch or 1, 1, 1, rows) of the rows to which all rows attend. None means all rows."""

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from common.commands import Options, option
+from modeling_aogpt.data_collator import TrainingOrder
 
 # Values of `orders` after which a model generates from left to right.
 LEFT_TO_RIGHT_ORDERS = ("left_to_right", "gaps_last")
@@ -49,7 +50,7 @@ class TrainingArguments(Options):
     objective: Literal["any_order", "masked_diffusion", "score_entropy"] = option(
         "any_order", "Training loss. A decoder must use any_order; score_entropy requires target_injection=sigma."
     )
-    orders: Literal["random", "left_to_right", "shared", "context_first", "gaps_last"] = option(
+    orders: TrainingOrder = option(
         "random",
         "Training orders. random: an order drawn for each sequence. left_to_right: left to right. shared: one random "
         "order for all sequences. context_first: first a random subset of the positions (the context) from left to "

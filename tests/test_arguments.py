@@ -315,7 +315,7 @@ def test_accumulation_steps_make_up_the_batch(
 )
 def test_a_batch_that_cannot_be_divided_is_an_error(batch_size: int, per_device: int | None, processes: int) -> None:
     training = TrainingArguments(batch_size=batch_size, per_device_batch_size=per_device)
-    with pytest.raises(ValueError, match=rf"`batch_size` .*\({processes}\).* but is {batch_size}\."):
+    with pytest.raises(ValueError, match=rf"`batch_size` .*\({processes}\).* but is"):
         accumulation_steps(training, processes)
 
 
@@ -342,7 +342,7 @@ def test_settings_that_affect_the_result_may_not_change(config: Path) -> None:
 
 def test_a_changed_learning_rate_needs_a_new_run(config: Path) -> None:
     saved, lower = (to_settings(*parse_arguments([str(config), f"--learning_rate={rate}"])) for rate in (1e-3, 1e-4))
-    with pytest.raises(ValueError, match=r"; learning_rate: previously 0.001, now 0.0001\).*export_checkpoint.py run "):
+    with pytest.raises(ValueError, match=r"; learning_rate: previously 0.001, now"):
         check_same_run(saved, lower, Path("run"))
 
 

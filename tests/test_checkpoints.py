@@ -122,7 +122,7 @@ def test_damaged_checkpoints_are_skipped_with_a_warning(
 def test_it_is_an_error_if_all_checkpoints_are_damaged(tmp_path: Path) -> None:
     for step in (1, 2):
         cut_short(save(tmp_path, step))
-    with pytest.raises(OSError, match=r"-00000002\S*, checkpoint-00000001\S*\. .*remove"):
+    with pytest.raises(OSError, match=r"-00000002\S*, checkpoint-00000001\S*"):
         load_newest_checkpoint(tmp_path)
 
 

@@ -617,7 +617,7 @@ def test_the_start_token_can_be_chosen(source: Path, tmp_path: Path) -> None:
     config = AutoConfig.from_pretrained(source)
     assert find_start_token(config, tokenizer, "c") == 2
     assert find_start_token(config, tokenizer, None) == START
-    with pytest.raises(ValueError, match="`start_token` must be in the vocabulary of the tokenizer, but is 'zzz'"):
+    with pytest.raises(ValueError, match="`start_token` must be in the vocabulary of"):
         convert(str(source), tmp_path / "model", start_token="zzz")
     tokenizer.eos_token = config.eos_token_id = None
     with pytest.raises(ValueError, match="Set `--start_token`"):
@@ -669,7 +669,7 @@ def test_other_layers_are_refused(model_type: str, dtype: torch.dtype) -> None:
 
 
 def test_injections_that_do_not_fit_are_refused() -> None:
-    with pytest.raises(ValueError, match="must be one of adaln, input, shared, per_layer, but is 'none'"):
+    with pytest.raises(ValueError, match="must be one of adaln, input, shared"):
         convert_model(make_causal("gpt2"), START, "none")
     with pytest.raises(ValueError, match="must be one of none, adaln, but is 'input'"):
         convert_model(make_causal("llama"), START, "input")

@@ -176,7 +176,7 @@ def test_features_that_are_none_are_absent() -> None:
 
 @pytest.mark.parametrize("multiple", [0, -8])
 def test_a_multiple_below_one_is_an_error(multiple: int) -> None:
-    with pytest.raises(ValueError, match=f"`pad_to_multiple_of` must be an integer of at least 1, but is {multiple}"):
+    with pytest.raises(ValueError, match="`pad_to_multiple_of` must be an integer of at"):
         DataCollatorForAnyOrderLM(pad_token_id=0, pad_to_multiple_of=multiple)
 
 

@@ -125,5 +125,5 @@ def test_heads_that_are_divided_among_processes_are_an_error() -> None:
     cache = AnyOrderCache(config, 3, 8, torch.float32, [torch.device("cpu")])
     cache.set_slots(slice(0, 2), 2)
     one_head = torch.zeros(3, 1, 2, config.head_dim)
-    with pytest.raises(ValueError, match=f"1 key-value heads, but the cache has {config.num_key_value_heads}"):
+    with pytest.raises(ValueError, match="1 key-value heads, but the cache has"):
         cache.update(one_head, one_head, 0)

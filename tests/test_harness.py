@@ -243,13 +243,13 @@ def test_missing_model_is_an_error_in_one_line(tmp_path: Path, monkeypatch: pyte
 
 def test_missing_weights_are_an_error(folder: str) -> None:
     remove_weight(Path(folder), "lm_head.bias")
-    with pytest.raises(ValueError, match=r"do not match its configuration: .*lm_head\.bias"):
+    with pytest.raises(ValueError, match=r"do not match its configuration:"):
         AnyOrderLM(folder)
 
 
 def test_other_models_are_refused(tmp_path: Path) -> None:
     random_encoder().save_pretrained(tmp_path)
-    with pytest.raises(ValueError, match=r"scores decoders .* is of type 'mdm_encoder'\. .*Encoders are not supported"):
+    with pytest.raises(ValueError, match=r"scores decoders .* is of type 'mdm_encoder'"):
         AnyOrderLM(str(tmp_path))
 
 

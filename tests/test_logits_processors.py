@@ -304,7 +304,7 @@ def test_processors_of_prefixes_are_refused_in_other_orders(name: str, settings:
 )
 def test_excluded_tokens_must_be_ids_of_text(settings: dict) -> None:
     (name,) = settings
-    with pytest.raises(ValueError, match=rf"`{name}` must contain ids of text, 0 to 10 .*, but is \["):
+    with pytest.raises(ValueError, match=rf"`{name}` must contain ids of text, 0 to 10"):
         random_model().generate(order="left_to_right", **settings)
 
 

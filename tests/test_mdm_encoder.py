@@ -244,7 +244,7 @@ def test_configurations_that_are_not_allowed_are_errors(arguments: dict, message
 
 
 def test_a_decoder_with_a_target_injection_of_encoders_is_an_error() -> None:
-    with pytest.raises(ValueError, match=r"`target_injection` must be one of .*'none', but is 'sigma'"):
+    with pytest.raises(ValueError, match=r"`target_injection` must be one of .*'none'"):
         random_model(target_injection="sigma")
 
 

@@ -441,7 +441,7 @@ def test_a_tokenizer_that_cannot_be_used_is_an_error_before_the_corpus_is_read(
     config: Path, finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("training.pretrain.load_data", lambda arguments: pytest.fail("the corpus was read"))
-    with pytest.raises(SystemExit, match="`start_token_id` must be an id of the vocabulary"):
+    with pytest.raises(SystemExit, match="`start_token_id` must be an id of the"):
         train(config, tmp_path, f"--tokenizer={finished / 'tokenizer'}", "--start_token_id=99999")
 
 

@@ -104,7 +104,7 @@ def test_a_single_process_does_not_wait(monkeypatch: pytest.MonkeyPatch) -> None
 def test_values_that_differ_between_machines_are_errors(monkeypatch: pytest.MonkeyPatch) -> None:
     check_same_everywhere(checkpoint="checkpoint-00000003.safetensors")
     monkeypatch.setattr(processes, "gather_object", lambda values: [*values, *values, {"checkpoint": None}])
-    with pytest.raises(ValueError, match=r"`checkpoint` is None in process 2, but .*00000003"):
+    with pytest.raises(ValueError, match=r"`checkpoint` is None in process 2, but"):
         check_same_everywhere(checkpoint="checkpoint-00000003.safetensors")
 
 

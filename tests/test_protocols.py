@@ -106,7 +106,7 @@ def test_the_clean_protocol_drops_nothing() -> None:
 
 def test_text_that_is_shorter_than_a_sequence() -> None:
     assert len(cut_into_sequences(documents(3), 1024, "clean")) == 1
-    with pytest.raises(ValueError, match=r"has only 6 tokens\. .* None of these parts has a sequence of 1024 tokens"):
+    with pytest.raises(ValueError, match=r"has only 6 tokens\. .* None of these parts"):
         cut_into_sequences(documents(3), 1024, "published")
 
 
@@ -184,9 +184,7 @@ def test_bad_data_folders(data_dir: Path, name: str, changes: dict[str, str], me
 
 
 def test_error_without_a_network_names_the_local_files() -> None:
-    with pytest.raises(
-        ValueError, match=r"ptb could not be loaded from the Hub .* set `data_dir` to a folder .* ptb/ptb\.test\.txt"
-    ):
+    with pytest.raises(ValueError, match=r"ptb could not be loaded from the Hub .* set `data_dir` to a folder"):
         load_texts("ptb")
 
 

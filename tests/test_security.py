@@ -60,7 +60,7 @@ def test_a_malicious_pickle_does_not_run(model_folder: Path, tmp_path: Path) -> 
     trace = tmp_path / "trace"
     released = tmp_path / "released.pt"
     torch.save({"model": Attack(trace), "model_args": {}}, released)
-    with pytest.raises(ValueError, match=r"is damaged, or contains more than tensors and plain values"):
+    with pytest.raises(ValueError, match=r"is damaged, or contains more than tensors and"):
         load_released(released)
     (model_folder / "model.safetensors").unlink()
     torch.save(Attack(trace), model_folder / "pytorch_model.bin")

@@ -157,7 +157,7 @@ def test_validation_files_are_held_out(arguments: DataArguments) -> None:
     folder = Path(arguments.corpus[0]).parent
     (folder / "c.txt").write_text("\n".join(["", *FILES[2], ""]) + "\n")
     arguments.corpus, files = [str(folder / "a.txt")], [str(folder / "c.txt")]
-    with pytest.raises(ValueError, match="`validation_documents` has no effect with `validation_files`"):
+    with pytest.raises(ValueError, match="`validation_documents` has no effect with"):
         replace(arguments, validation_files=files)
     arguments.validation_documents, arguments.validation_files = DataArguments.validation_documents, files
     data = load_data(arguments)
@@ -231,16 +231,16 @@ def test_a_split_of_empty_documents_is_an_error(
 ) -> None:
     (tmp_path / "blank.txt").write_text("\n\n")
     arguments.corpus = [str(tmp_path / "blank.txt")]
-    with pytest.raises(ValueError, match=r"The train split of .*blank\.txt has no documents with text\. Add documents"):
+    with pytest.raises(ValueError, match=r"The train split of .*blank\.txt has no"):
         load_data(arguments)
     Dataset.from_dict({"body": ["", ""]}).to_parquet(tmp_path / "set" / "validation-0.parquet")
-    with pytest.raises(ValueError, match=r"The validation split of .*set has no documents with text"):
+    with pytest.raises(ValueError, match=r"The validation split of .*set has no"):
         load_data(data_set)
 
 
 def test_a_corpus_that_is_held_out_completely_is_an_error(arguments: DataArguments) -> None:
     arguments.validation_documents = 1000
-    with pytest.raises(ValueError, match=r"train split .* `validation_documents` \(1000\)"):
+    with pytest.raises(ValueError, match=r"train split .* `validation_documents`"):
         load_data(arguments)
 
 

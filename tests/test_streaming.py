@@ -89,7 +89,7 @@ def test_left_to_right_text_is_streamed_token_by_token() -> None:
 def test_other_types_are_errors() -> None:
     with pytest.raises(TypeError, match="`streamer` must have the methods `put` and"):
         random_model().generate(streamer="x")
-    with pytest.raises(TypeError, match="`logits_processor` must be a list of functions"):
+    with pytest.raises(TypeError, match="`logits_processor` must be a list of"):
         random_model().generate(logits_processor=[None])
     with pytest.raises(TypeError, match=r"`generator` must be a torch.Generator, but"):
         random_model().log_likelihood(torch.tensor([[1, 2]]), generator=0)

@@ -67,24 +67,20 @@ def test_a_matching_tokenizer_has_the_mask_and_the_length_of_the_model(config: A
 
 def test_a_tokenizer_with_another_mask_than_the_model_is_an_error(tmp_path: Path) -> None:
     word_tokenizer(eos_token="</s>").save_pretrained(tmp_path)
-    with pytest.raises(
-        ValueError, match=r"its mask has the id 4, but the mask of the model has the id 5\. Use the tokenizer"
-    ):
+    with pytest.raises(ValueError, match=r"its mask has the id 4, but the mask of the"):
         load_matching_tokenizer(AOGPTConfig(vocab_size=5), str(tmp_path))
 
 
 def test_tokenizers_that_cannot_be_used_are_errors(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="The tokenizer 'nowhere' cannot be loaded from the Hub or a folder"):
+    with pytest.raises(ValueError, match="The tokenizer 'nowhere' cannot be loaded from"):
         load_tokenizer("nowhere")
-    with pytest.raises(ValueError, match=r"contains no tokenizer\. Pass the tokenizer that the model was trained with"):
+    with pytest.raises(ValueError, match=r"contains no tokenizer\. Pass the tokenizer"):
         load_tokenizer(str(tmp_path))
     word_tokenizer(unk_token="a").save_pretrained(tmp_path)
-    with pytest.raises(ValueError, match=r"has no end-of-text token\. Set its `eos_token`"):
+    with pytest.raises(ValueError, match=r"has no end-of-text token\. Set its"):
         load_tokenizer(str(tmp_path))
-    with pytest.raises(
-        ValueError, match=r"<\|mask\|> has the id 1 instead of .*, because it is already a token. Rename"
-    ):
+    with pytest.raises(ValueError, match=r"<\|mask\|> has the id 1 instead of"):
         add_mask_token(word_tokenizer(eos_token="</s>", unk_token=MASK.content))
     gaps = Tokenizer(models.WordLevel({"a": 0, "b": 9}, unk_token="a"))
-    with pytest.raises(ValueError, match=r"instead of 10, because the ids of its other tokens have gaps\. Number"):
+    with pytest.raises(ValueError, match=r"instead of 10, because the ids of its other"):
         add_mask_token(PreTrainedTokenizerFast(tokenizer_object=gaps))

@@ -46,7 +46,7 @@ def test_booleans_are_not_numbers() -> None:
 @pytest.mark.parametrize("value", [1, 0, -1, True, 2.0, "2", None])
 def test_an_integer_below_the_least_value_is_an_error(value: object) -> None:
     check_integer("num_steps", 2, least=2)
-    with pytest.raises(ValueError, match=f"`num_steps` must be an integer of at least 2, but is {value!r}"):
+    with pytest.raises(ValueError, match="`num_steps` must be an integer of at least 2"):
         check_integer("num_steps", value, least=2)
 
 
@@ -168,7 +168,7 @@ def test_input_ids_are_converted_to_int64_with_zeros_at_padding(model: AOGPTForA
     with pytest.raises(ValueError, match="This id is the mask"):
         prepare_input_ids(model, torch.tensor([[3, 13]]))
     for length in (0, 13):
-        with pytest.raises(ValueError, match=f"`input_ids` has {length} tokens per sequence .* takes 1 to 12"):
+        with pytest.raises(ValueError, match=f"`input_ids` has {length} tokens per sequence"):
             prepare_input_ids(model, torch.zeros(1, length, dtype=torch.long))
 
 

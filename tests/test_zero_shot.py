@@ -422,7 +422,7 @@ def test_unconnected_processes_are_an_error(
 ) -> None:
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.setattr("common.processes.must_use_cpu", lambda: False)
-    with pytest.raises(ValueError, match="2 processes were launched, but Accelerate has connected only 1"):
+    with pytest.raises(ValueError, match="2 processes were launched, but Accelerate has"):
         zero_shot(folder, arguments)
 
 
@@ -433,7 +433,7 @@ def test_journal_refuses_missing_and_repeated_rows() -> None:
         journal.gather("a", 3)
     journal.add("b", [0, 1], [1.0, 2.0])
     journal.add("b", [1], [2.0])
-    with pytest.raises(RuntimeError, match=r"the 2 sequences of b .* there are 3 scores for 2 sequences"):
+    with pytest.raises(RuntimeError, match=r"the 2 sequences of b .* there are 3 scores"):
         journal.gather("b", 2)
 
 
@@ -453,7 +453,7 @@ def test_two_processes_give_the_results_of_one(folder: str, arguments: ScoringAr
 
 def test_a_causal_model_needs_two_tokens_in_the_published_protocol(judge: str, data_dir: str) -> None:
     arguments = ScoringArguments(datasets=["ptb"], data_dir=data_dir, sequence_length=1)
-    with pytest.raises(ValueError, match=r"`sequence_length` must be at least 2, but is 1\. In the published"):
+    with pytest.raises(ValueError, match=r"`sequence_length` must be at least 2, but is"):
         zero_shot(judge, arguments)
 
 
@@ -513,7 +513,7 @@ def test_models_that_cannot_be_scored(
 ) -> None:
     with pytest.raises(ValueError, match="no model 'nowhere'"):
         zero_shot("nowhere", arguments)
-    with pytest.raises(ValueError, match="`measures` must be among left_to_right, but contains 'any_order'"):
+    with pytest.raises(ValueError, match="`measures` must be among left_to_right, but"):
         zero_shot(judge, replace(arguments, measures=["any_order"]))
     small = GPT2Config(vocab_size=15, n_positions=12, n_embd=8, n_layer=1, n_head=1)
     GPT2LMHeadModel(small).save_pretrained(tmp_path / "small")

@@ -119,8 +119,8 @@ def test_a_decoder_is_compared_with_an_encoder(tmp_path: Path, capsys: pytest.Ca
     main([*folders[1:], *size, "--max_ensemble=2", f"--output_dir={tmp_path}"])  # a decoder with one seed
     table = json.loads((tmp_path / "context_orders.json").read_text())["table"]
     assert "decoder, minus encoder" not in table
-    with pytest.raises(SystemExit, match=r"Runs with the folder name decoder .* but several have the same seed"):
+    with pytest.raises(SystemExit, match=r"Runs with the folder name decoder .* but"):
         main([folders[0], folders[0], *size, f"--output_dir={tmp_path}"])
     train(config, tmp_path / "other", "--sequence_length=9", "--tracker=none", "--num_samples=0")
-    with pytest.raises(SystemExit, match=r"All runs must have the same held-out sequences, .*other and .* differ"):
+    with pytest.raises(SystemExit, match=r"All runs must have the same held-out"):
         main([folders[0], str(tmp_path / "other"), *size, f"--output_dir={tmp_path}"])

@@ -19,10 +19,10 @@ def test_runs_are_trained_on_certain_corpora(tmp_path: Path) -> None:
     results = {"arguments": arguments, **cost, "versions": {}}
     write_json(tmp_path / "results.json", results)
     assert read_run(tmp_path, ["facts"]) == {"run": str(tmp_path), "arguments": results["arguments"], **cost}
-    with pytest.raises(ValueError, match=r"must be trained on one of sudoku-4, sudoku-6, but .* on 'facts'"):
+    with pytest.raises(ValueError, match=r"must be trained on one of sudoku-4, sudoku-6"):
         read_run(tmp_path, ["sudoku-4", "sudoku-6"])
     write_json(tmp_path / "results.json", results | {"arguments": arguments | {"packing": "packed"}})
-    with pytest.raises(ValueError, match=r"trained with `packing=documents`, but .* with `packing=packed`, so it does"):
+    with pytest.raises(ValueError, match=r"trained with `packing=documents`, but .* with"):
         read_run(tmp_path, ["facts"])
 
 

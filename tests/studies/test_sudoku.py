@@ -75,7 +75,7 @@ def test_puzzles_have_the_given_number_of_clues() -> None:
 def test_impossible_numbers_of_clues_are_refused() -> None:
     with pytest.raises(ValueError, match=r"`num_clues` is 3, but .* must have [4-6] to 15 clues\."):
         sudoku.held_out_puzzles(4, 1, num_clues=3)
-    with pytest.raises(ValueError, match=r"`num_clues` must be below 16, the number of cells, but is 16\."):
+    with pytest.raises(ValueError, match=r"`num_clues` must be below 16, the number of"):
         sudoku.held_out_puzzles(4, 1, num_clues=16)
 
 

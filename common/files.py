@@ -173,7 +173,7 @@ def read_yaml(path: Path, loader: Any = yaml.SafeLoader) -> Any:
     if not path.exists():
         raise ValueError(f"{path} does not exist. Give the path of a YAML file.")
     try:
-        return yaml.load(path.read_text(encoding="utf-8"), UniqueKeyLoader)
+        return UniqueKeyLoader(path.read_text(encoding="utf-8")).get_single_data()
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise ValueError(f"{path} cannot be read as YAML. Check its path and content. (Cause: {error})") from error
 

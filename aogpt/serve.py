@@ -137,9 +137,13 @@ class Sample:
             return
         self.num_tokens = len(row) if self.has_gap else find_end(row, self.end_of_text)
         text = self.read(row[: self.num_tokens])
-        ends = [end for stop in self.stops if (end := text.find(stop)) >= 0]
-        if ends or self.num_tokens < len(row):
-            self.text, self.reason = text[: min(ends, default=None)], "stop"
+        found = [(start + len(stop), start) for stop in self.stops if (start := text.find(stop)) >= 0]
+        if found or self.num_tokens < len(row):
+            # The string that is complete first ends the text, however many tokens arrive at once.
+            end, start = min(found, default=(len(text), None))
+            self.text, self.reason = text[:start], "stop"
+            while found and len(self.read(row[: self.num_tokens - 1])) >= end:  # tokens after the stop string
+                self.num_tokens -= 1
         elif is_finished:
             self.text, self.reason = text, "stop" if self.has_gap else "length"
         else:

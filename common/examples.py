@@ -17,6 +17,7 @@ from typing import Any
 
 from datasets import Dataset, Features, Sequence, Value
 from transformers import PreTrainedTokenizerBase
+from transformers.utils.chat_template_utils import render_jinja_template
 
 from common.caching import code_version, versioned
 from modeling_aogpt import tokenization
@@ -38,7 +39,8 @@ class ExampleError(ValueError):
 def find_example_columns(features: Iterable[str], text_column: str) -> tuple[str, ...] | None:
     """Return the columns of the examples in a dataset, or None if it has documents instead."""
     features = set(features)
-    return None if text_column in features else next((kind for kind in KINDS if features.issuperset(kind)), None)
+    kind = None if text_column in features else next((kind for kind in KINDS if features.issuperset(kind)), None)
+    return (*kind, "tools") if kind in KINDS[:2] and "tools" in features else kind
 
 
 def make_examples(dataset: Dataset, columns: tuple[str, ...]) -> Dataset:
@@ -109,9 +111,11 @@ def encode_example(example: str, tokenizer: PreTrainedTokenizerBase, start_token
         if "middle" in values:
             ids, is_answer = _encode(_split_gap(values, tokenizer), tokenizer)
         elif "messages" in values:
-            ids, is_answer = _encode_chat(_check_messages("messages", values["messages"]), tokenizer)
+            messages = _check_messages("messages", values["messages"])
+            ids, is_answer = _encode_chat(messages, _read_tools(values), tokenizer)
         else:
-            ids, is_answer = _encode(_split_completion(values["prompt"], values["completion"], tokenizer), tokenizer)
+            parts = _split_completion(values["prompt"], values["completion"], _read_tools(values), tokenizer)
+            ids, is_answer = _encode(parts, tokenizer)
         if not any(is_answer) or tokenizer.mask_token_id in ids:
             raise ValueError(f"It needs an answer, and must not contain the mask token ({tokenizer.mask_token}).")
     except Exception as error:  # chat templates raise errors of their own
@@ -119,10 +123,15 @@ def encode_example(example: str, tokenizer: PreTrainedTokenizerBase, start_token
     if ids[0] == start_token_id and not is_answer[0]:
         ids, is_answer = ids[1:], is_answer[1:]
     labels = [token if answer else -100 for token, answer in zip(ids, is_answer, strict=True)]
-    # A chat template may put a newline after the end-of-text of an answer.
-    if "middle" not in values and tokenizer.eos_token_id not in labels[-2:]:
+    # A chat template may put a newline after the end-of-text of an answer. A chat may also end with another message.
+    ends_with_answer = "middle" not in values and not _ends_with_context(values)
+    if ends_with_answer and tokenizer.eos_token_id not in labels[-2:]:
         ids, labels = [*ids, tokenizer.eos_token_id], [*labels, tokenizer.eos_token_id]
     return {"input_ids": ids, "labels": labels, "in_turns": "middle" not in values}
+
+
+def _ends_with_context(values: dict[str, Any]) -> bool:
+    return "messages" in values and values["messages"][-1]["role"] != "assistant"
 
 
 def _encode(parts: Parts, tokenizer: PreTrainedTokenizerBase) -> tuple[list[int], list[bool]]:
@@ -132,14 +141,29 @@ def _encode(parts: Parts, tokenizer: PreTrainedTokenizerBase) -> tuple[list[int]
     return [token for ids in encoded for token in ids], is_answer
 
 
-def _encode_chat(messages: list[dict[str, str]], tokenizer: PreTrainedTokenizerBase) -> tuple[list[int], list[bool]]:
+def _encode_chat(
+    messages: list[dict[str, str]], tools: list | None, tokenizer: PreTrainedTokenizerBase
+) -> tuple[list[int], list[bool]]:
     """Encode a chat, as `_encode` does. If the template has no generation marks, the last message is the answer."""
     if not GENERATION.search(_find_template(tokenizer)):
         if messages[-1]["role"] != "assistant":
             raise ValueError(f"The last message must be of the assistant, but is of {messages[-1]['role']!r}.")
-        return _encode(_split_completion(messages[:-1], messages[-1:], tokenizer), tokenizer)
-    chat = tokenizer.apply_chat_template(messages, return_dict=True, return_assistant_tokens_mask=True)
-    return list(chat["input_ids"]), list(map(bool, chat["assistant_masks"]))
+        return _encode(_split_completion(messages[:-1], messages[-1:], tools, tokenizer), tokenizer)
+    # Before 5.24, `apply_chat_template` of Transformers returns wrong masks if an answer is the first token, or begins
+    # or ends with characters that are in no token.
+    (text,), (spans,) = render_jinja_template(
+        [messages],
+        tools,
+        chat_template=_find_template(tokenizer),
+        return_assistant_tokens_mask=True,
+        **tokenizer.special_tokens_map,
+    )
+    chat = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
+    ids, offsets = chat["input_ids"], chat["offset_mapping"]
+    is_answer = [any(start < last and end > first for first, last in spans) for start, end in offsets]
+    for index in range(1, len(ids)):  # templates may close an answer after its mark, but the model must learn to end it
+        is_answer[index] |= ids[index] == tokenizer.eos_token_id and is_answer[index - 1]
+    return ids, is_answer
 
 
 def _find_template(tokenizer: PreTrainedTokenizerBase) -> str:
@@ -148,7 +172,13 @@ def _find_template(tokenizer: PreTrainedTokenizerBase) -> str:
     return tokenizer.get_chat_template()
 
 
-def _split_completion(prompt: Any, completion: Any, tokenizer: PreTrainedTokenizerBase) -> Parts:
+def _read_tools(values: dict[str, Any]) -> list | None:
+    """Return the tools of a chat, which may also be a string of JSON."""
+    tools = values.get("tools")
+    return _drop_nulls(json.loads(tools) if isinstance(tools, str) else tools) or None
+
+
+def _split_completion(prompt: Any, completion: Any, tools: list | None, tokenizer: PreTrainedTokenizerBase) -> Parts:
     if isinstance(prompt, str) and isinstance(completion, str):
         return [(prompt, False), (completion, True)]
     if isinstance(prompt, str) or isinstance(completion, str):
@@ -156,8 +186,8 @@ def _split_completion(prompt: Any, completion: Any, tokenizer: PreTrainedTokeniz
         raise ValueError(f"`prompt` and `completion` must both be text, or both {MESSAGES}, but are {given}.")
     prompt, completion = _check_messages("prompt", prompt), _check_messages("completion", completion)
     _find_template(tokenizer)
-    before = tokenizer.apply_chat_template(prompt, tokenize=False, add_generation_prompt=True)
-    text = tokenizer.apply_chat_template(prompt + completion, tokenize=False)
+    before = tokenizer.apply_chat_template(prompt, tools, tokenize=False, add_generation_prompt=True)
+    text = tokenizer.apply_chat_template(prompt + completion, tools, tokenize=False)
     if not text.startswith(before):
         raise ValueError("The chat template must keep the prompt as it is before an answer, but changes it.")
     return [(before, False), (text[len(before) :], True)]
@@ -182,7 +212,14 @@ def _check_messages(name: str, messages: Any) -> list[dict[str, str]]:
     for key in ("role", "content"):
         if not is_list or not all(isinstance(message.get(key), str) for message in messages):
             raise ValueError(f"`{name}` must be {MESSAGES}, but is {messages!r:.200}.")
-    return [{key: value for key, value in message.items() if value is not None} for message in messages]
+    return [_drop_nulls(message) for message in messages]
+
+
+def _drop_nulls(value: Any) -> Any:
+    """Return a value without the keys that Parquet adds, with null, because other rows have them."""
+    if isinstance(value, dict):
+        return {key: _drop_nulls(item) for key, item in value.items() if item is not None}
+    return [_drop_nulls(item) for item in value] if isinstance(value, list) else value
 
 
 def format_example(ids: list[int], labels: list[int], tokenizer: PreTrainedTokenizerBase, colours: bool) -> str:

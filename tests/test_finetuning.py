@@ -101,6 +101,41 @@ def test_only_the_answers_of_a_chat_have_labels(tokenizer: PreTrainedTokenizerBa
     assert in_turns
 
 
+PLAIN = (
+    "{{ tools | tojson if tools else '' }}{% for m in messages %}{% if m.role == 'assistant' %}{% generation %}"
+    "{{ m.content }}{% endgeneration %}{{ eos_token }}{% else %}{{ m.content }}{% endif %}{% endfor %}"
+)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_answers_of_chats_are_right_with_any_tokenizer(kind: str) -> None:
+    """An answer may be the first token, or end with whitespace. The template ends answers outside of their marks."""
+    tokenizer = KINDS[kind]()
+    tokenizer.chat_template = PLAIN
+    chat = [("assistant", "I"), ("user", " saw the cat"), ("assistant", " the cat \n"), ("user", " the")]
+    chat.append(("assistant", " sat"))
+    ids, labels, _ = encode(tokenizer, messages=[{"role": role, "content": text} for role, text in chat])
+    given = [label for label in labels if label != -100]
+    assert tokenizer.decode(given, skip_special_tokens=True).split() == ["I", "the", "cat", "sat"]
+    assert given.count(tokenizer.eos_token_id) == 3
+    assert labels[ids.index(tokenizer.eos_token_id) + 1] == -100  # the user's text
+
+
+def test_a_chat_that_ends_with_the_user_has_no_end(tokenizer: PreTrainedTokenizerBase) -> None:
+    ids, labels, _ = encode(tokenizer, messages=CHAT[:3])
+    assert tokenizer.decode(ids).endswith("again<|endoftext|>\n")
+    assert answers(ids, labels, tokenizer) == ["words<|endoftext|>"]
+
+
+def test_tools_are_shown_without_the_nulls_of_parquet() -> None:
+    tokenizer = KINDS["byte-level"]()
+    tokenizer.chat_template = PLAIN
+    tools = [{"name": "cat", "arguments": {"a": "b", "c": None}}]
+    for given in (tools, json.dumps(tools)):
+        ids, _, _ = encode(tokenizer, messages=CHAT[:2], tools=given)
+        assert json.loads(tokenizer.decode(ids).partition("hello")[0]) == [{"name": "cat", "arguments": {"a": "b"}}]
+
+
 def test_without_marks_in_the_template_only_the_last_message_is_the_answer(tokenizer: PreTrainedTokenizerBase) -> None:
     tokenizer = type(tokenizer)(tokenizer_object=tokenizer.backend_tokenizer, **tokenizer.special_tokens_map)
     tokenizer.chat_template = UNMARKED

@@ -186,6 +186,18 @@ def test_characters_that_may_change_are_not_sent(model: AOGPTForAnyOrderLM, toke
     server.worker.close()
 
 
+def test_the_stop_string_that_is_complete_first_counts(model: AOGPTForAnyOrderLM, tokenizer: Any) -> None:
+    """The text and the number of tokens do not depend on how many tokens arrive at once."""
+    server, job, row = Server(model, tokenizer, "tiny"), SimpleNamespace(has_gap=False), tokenizer("abcdef").input_ids
+    for step in (1, len(row)):
+        sample = Sample(server, job, torch.tensor([0]), "", ["cd", "bcde"])
+        for end in range(step, len(row) + 1, step):
+            sample.update(row[:end], is_finished=False)
+        assert sample.text == "ab"
+        assert sample.num_tokens == len(tokenizer("abcd").input_ids)
+    server.worker.close()
+
+
 # ---------------------------------------------------------------------------------------------------------- infilling
 
 GAPS = [("def I", "cat"), ("I saw", "\n\n  cat\n"), ("the\n\tcat", " sat"), ("", "cat"), ("un", "\t")]

@@ -449,6 +449,8 @@ class CausalGenerationMixin(GenerationMixin):
         generator = super()._get_candidate_generator(
             generation_config=generation_config, input_ids=input_ids, **options
         )
+        if getattr(generator, "eos_token_id", 0) is None:  # prompt lookup of Transformers 5.10 fails without ids
+            generator.eos_token_id = input_ids.new_empty(0)
         mask, cache = (options["model_kwargs"].get(name) for name in ("attention_mask", CACHE_NAME))
         num_unused = 0 if mask is None else int((mask == 0).sum())
         num_unused += int(begins_with_start(self.config, input_ids, mask, cache).any())

@@ -171,7 +171,7 @@ def test_the_causal_view_reads_the_start_token_as_the_start_row(
     # The mask of a later pass hides the first tokens.
     hides, results = torch.tensor([[0] * 3 + [1] * 3]).expand(3, 6), []
     for inputs, keep in ((text, hides), (add_start(text), torch.nn.functional.pad(hides, (1, 0)))):
-        cache.reset()
+        cache = reset(cache, kind, causal.config)
         causal(inputs[:, : keep.shape[1] - 1], cache=cache)
         last = inputs[:, keep.shape[1] - 1 : keep.shape[1]]
         results.append(causal(last, attention_mask=keep, cache=cache).logits)

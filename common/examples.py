@@ -124,14 +124,10 @@ def encode_example(example: str, tokenizer: PreTrainedTokenizerBase, start_token
         ids, is_answer = ids[1:], is_answer[1:]
     labels = [token if answer else -100 for token, answer in zip(ids, is_answer, strict=True)]
     # A chat template may put a newline after the end-of-text of an answer. A chat may also end with another message.
-    ends_with_answer = "middle" not in values and not _ends_with_context(values)
-    if ends_with_answer and tokenizer.eos_token_id not in labels[-2:]:
+    last_role = values["messages"][-1]["role"] if "messages" in values else "assistant"
+    if "middle" not in values and last_role == "assistant" and tokenizer.eos_token_id not in labels[-2:]:
         ids, labels = [*ids, tokenizer.eos_token_id], [*labels, tokenizer.eos_token_id]
     return {"input_ids": ids, "labels": labels, "in_turns": "middle" not in values}
-
-
-def _ends_with_context(values: dict[str, Any]) -> bool:
-    return "messages" in values and values["messages"][-1]["role"] != "assistant"
 
 
 def _encode(parts: Parts, tokenizer: PreTrainedTokenizerBase) -> tuple[list[int], list[bool]]:
@@ -145,7 +141,8 @@ def _encode_chat(
     messages: list[dict[str, str]], tools: list | None, tokenizer: PreTrainedTokenizerBase
 ) -> tuple[list[int], list[bool]]:
     """Encode a chat, as `_encode` does. If the template has no generation marks, the last message is the answer."""
-    if not GENERATION.search(_find_template(tokenizer)):
+    template = _find_template(tokenizer)
+    if not GENERATION.search(template):
         if messages[-1]["role"] != "assistant":
             raise ValueError(f"The last message must be of the assistant, but is of {messages[-1]['role']!r}.")
         return _encode(_split_completion(messages[:-1], messages[-1:], tools, tokenizer), tokenizer)
@@ -154,7 +151,7 @@ def _encode_chat(
     (text,), (spans,) = render_jinja_template(
         [messages],
         tools,
-        chat_template=_find_template(tokenizer),
+        chat_template=template,
         return_assistant_tokens_mask=True,
         **tokenizer.special_tokens_map,
     )

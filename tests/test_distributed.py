@@ -190,8 +190,7 @@ def test_sharded_run_with_compiled_blocks_can_resume_that_of_one_process(
     name = "checkpoint-00000003.safetensors"
     (tmp_path / "resumed" / name).write_bytes((single / name).read_bytes())
     compiled = {"ACCELERATE_DYNAMO_BACKEND": "aot_eager", "ACCELERATE_DYNAMO_USE_REGIONAL_COMPILATION": "true"}
-    compiled["ACCELERATE_USE_CPU"] = "true"
-    run_fsdp2(tmp_path, config, tmp_path / "resumed", **compiled)
+    run_fsdp2(tmp_path, config, tmp_path / "resumed", ACCELERATE_USE_CPU="true", **compiled)
     assert torch.equal(losses(tmp_path / "resumed")[:3], losses(single)[:3])
     assert len(losses(tmp_path / "resumed")) == STEPS
     assert_close_training(single, tmp_path / "resumed")

@@ -159,16 +159,16 @@ def _fill_in_source(facts: dict[str, Any], config: AOGPTConfig) -> dict[str, Any
     name, licence = source.get("_name_or_path"), source.get("license", "unknown")
     architecture = (source.get("architectures") or [source["model_type"]])[0]
     values = {
-        "source": f"[{name}](https://huggingface.co/{name})" if is_hub_name(name) else f"a local `{architecture}`",
+        "source": f"[{name}](https://huggingface.co/{name})" if is_valid_repo_id(name) else f"a local `{architecture}`",
         "source_license": licence if LICENCE.fullmatch(licence) else "unknown",
     }
     if not LICENCE.fullmatch(architecture):
         raise ValueError(f"`architectures` in the `source_config` must be names of classes, but is {architecture!r}.")
-    base_model = {"base_model": name} if is_hub_name(name) else {}
+    base_model = {"base_model": name} if is_valid_repo_id(name) else {}
     return base_model | {key: _fill_in(fact, values) for key, fact in facts.items()}
 
 
-def is_hub_name(name: str | None) -> bool:
+def is_valid_repo_id(name: str | None) -> bool:
     """Return whether `name` is a valid name of a repository on the Hub. Whether it exists is not checked."""
     try:
         validate_repo_id(name or "")

@@ -2,18 +2,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Markdown tables and matplotlib figures of reports."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
 from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter, NullLocator
-from PIL import Image
 
 from common.files import atomic_file
 
@@ -91,22 +88,3 @@ def save_figure(figure: Figure, path: Path, dpi: int = 150) -> None:
     """Write a figure to a PNG file atomically."""
     with atomic_file(path) as temporary:
         figure.savefig(temporary, format="png", dpi=dpi)
-
-
-def save_animation(
-    figure: Figure, draw: Callable[[int], None], steps: Sequence[int], seconds: float, path: Path
-) -> None:
-    """
-    Write an animated GIF that repeats. For each of `steps`, `draw` draws one frame on `figure`.
-
-    Each frame is shown for `seconds`. The last frame is shown longer.
-    """
-    canvas, frames = FigureCanvasAgg(figure), []
-    for step in steps:
-        draw(step)
-        canvas.draw()
-        frames.append(Image.fromarray(np.asarray(canvas.buffer_rgba())).convert("RGB"))
-    durations = [1000 * seconds] * (len(frames) - 1) + [1000 * (seconds + 2.5)]  # milliseconds
-    with atomic_file(path) as temporary:
-        options = {"append_images": frames[1:], "duration": durations, "loop": 0}
-        frames[0].save(temporary, format="GIF", save_all=True, **options)

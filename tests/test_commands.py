@@ -47,7 +47,6 @@ WRONG = [
     ("eval/infilling.py", None),
     ("eval/tables.py none.json", "none.json"),
     ("eval/tables.py list.json", "list.json has no model, .*not written by eval/zero_shot.py"),
-    ("eval/watch.py nowhere", "There is no model 'nowhere'"),
     ("eval/zero_shot.py nowhere --text-file text.txt", "There is no model 'nowhere'"),
     ("eval/zero_shot.py nowhere", "Set either `text_file` or `datasets`"),
     ("eval/zero_shot.py gpt2 --text-file text.txt", "The weights of gpt2 are missing or damaged"),

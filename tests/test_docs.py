@@ -20,7 +20,6 @@ from common.tokenizers import train_tokenizer, vocabulary_arguments
 from eval.benchmarks.speed import SpeedArguments
 from eval.generative import GenerativeArguments
 from eval.protocols import EVALUATION_SETS
-from eval.watch import WatchArguments
 from eval.zero_shot import ScoringArguments
 from model_cards.publish import PublishArguments
 from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM
@@ -202,7 +201,6 @@ def test_training_commands_parse(model_folder: Path, tmp_path: Path, monkeypatch
     [
         ("eval/zero_shot.py", ScoringArguments, "?"),
         ("eval/generative.py", GenerativeArguments, "+"),
-        ("eval/watch.py", WatchArguments, "+"),
         ("eval/benchmarks/speed.py", SpeedArguments, None),
         ("model_cards/publish.py", PublishArguments, "+"),
     ],

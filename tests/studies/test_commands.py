@@ -13,6 +13,7 @@ WRONG = [
     (f"{STUDIES}/context_orders/context_orders.py damaged", "damaged/results.json is not a JSON file"),
     (f"{STUDIES}/context_orders/context_orders.py folder --max_ensemble 6", "`max_ensemble` must be a power of 2"),
     (f"{STUDIES}/context_orders/context_orders.py", None),
+    (f"{STUDIES}/names/watch.py nowhere", "There is no model 'nowhere'"),
     (f"{STUDIES}/reversal/reversal.py folder", "has no results.json, so the run is not finished"),
     (f"{STUDIES}/runner/report.py folder", "The folder 'folder' has no JSON files"),
     (f"{STUDIES}/runner/study.py text.txt", "text.txt cannot be read as YAML"),

@@ -13,7 +13,7 @@ from tokenizers.processors import TemplateProcessing
 
 from common.corpora import unicode_names
 from common.tokenizers import num_unpadded, train_tokenizer, vocabulary_arguments
-from eval.watch import CHARACTER_WIDTH, DOTS_PER_INCH, FONT_SIZE, main
+from eval.studies.names.watch import CHARACTER_WIDTH, DOTS_PER_INCH, FONT_SIZE, main
 from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM, MDMEncoderConfig, MDMEncoderForMaskedLM
 from modeling_aogpt.generation import AnyOrderGenerationOutput
 from modeling_aogpt.tokenization import load_tokenizer
@@ -118,8 +118,8 @@ def test_texts_are_encoded_as_in_training_and_printed(
     )
     tokenizer.padding_side = "left"
     shown: list[AnyOrderGenerationOutput] = []
-    monkeypatch.setattr("eval.watch.load_tokenizer", lambda name: tokenizer)
-    monkeypatch.setattr("eval.watch.draw", lambda output, *others: shown.append(output))
+    monkeypatch.setattr("eval.studies.names.watch.load_tokenizer", lambda name: tokenizer)
+    monkeypatch.setattr("eval.studies.names.watch.draw", lambda output, *others: shown.append(output))
     main([str(folder), "A<|mask|>", "SIGN<|mask|>", "--length", "8", "--output_dir", str(tmp_path)])
     (output,) = shown
     assert (output.unmasking_steps >= 0).nonzero()[:, 1].tolist() == lengths

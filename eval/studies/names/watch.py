@@ -3,22 +3,27 @@
 """
 Command that generates text, prints it, and writes the steps to an animated GIF.
 
-    python eval/watch.py MODEL ["TEXT with <mask> tokens" ...] [--order ...] [--output_dir DIR]
+    python eval/studies/names/watch.py MODEL ["TEXT with <mask> tokens" ...] [--order ...] [--output_dir DIR]
 """
 
 import sys
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import torch
 from matplotlib import colormaps
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from PIL import Image
 from transformers import PreTrainedTokenizerBase
 
 from common.commands import Options, Parser, one_line_errors, option
+from common.files import atomic_file
 from common.hardware import default_device
 from common.models import find_model
-from common.reports import make_printable, save_animation
+from common.reports import make_printable
 from common.results import default_length
 from common.tokenizers import num_unpadded
 from modeling_aogpt.generation import AnyOrderGenerationOutput
@@ -38,7 +43,7 @@ SETTINGS = ("order", "num_steps", "temperature")  # arguments of `generate`
 
 @dataclass
 class WatchArguments(Options):
-    """Options of eval/watch.py."""
+    """Options of the command."""
 
     num_samples: int = option(1, "Number of samples of each text.", least=1)
     length: int | None = option(
@@ -116,6 +121,25 @@ def draw(
         counter.set_text(f"step {now + 1} of {num_steps}" if now < num_steps - 1 else caption)
 
     save_animation(figure, draw_step, range(-1, num_steps), seconds, path)
+
+
+def save_animation(
+    figure: Figure, draw: Callable[[int], None], steps: Sequence[int], seconds: float, path: Path
+) -> None:
+    """
+    Write an animated GIF that repeats. For each of `steps`, `draw` draws one frame on `figure`.
+
+    Each frame is shown for `seconds`. The last frame is shown longer.
+    """
+    canvas, frames = FigureCanvasAgg(figure), []
+    for step in steps:
+        draw(step)
+        canvas.draw()
+        frames.append(Image.fromarray(np.asarray(canvas.buffer_rgba())).convert("RGB"))
+    durations = [1000 * seconds] * (len(frames) - 1) + [1000 * (seconds + 2.5)]  # milliseconds
+    with atomic_file(path) as temporary:
+        options = {"append_images": frames[1:], "duration": durations, "loop": 0}
+        frames[0].save(temporary, format="GIF", save_all=True, **options)
 
 
 @one_line_errors()

@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reading of `results.json`, the file that a training run writes when it is finished."""
 
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,12 @@ def read_results(folder: Path) -> dict[str, Any] | None:
     """Return the content of `results.json` of a run, or None if the run is not finished and has no such file."""
     path = folder / "results.json"
     return read_json(path, ("arguments", "steps"), "training/pretrain.py") if path.exists() else None
+
+
+def model_evaluation(results: dict[str, Any]) -> dict[str, Any]:
+    """Return the evaluation of the model of a run: the last one or, with `keep_best`, the best one."""
+    kind = results["arguments"].get("keep_best")
+    return min(results["evaluations"], key=itemgetter(kind)) if kind else results["evaluations"][-1]
 
 
 def check_is_no_run(output_dir: Path) -> None:

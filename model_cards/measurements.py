@@ -10,7 +10,7 @@ from typing import Any
 from common.corpora import is_hub_name
 from common.files import read_json
 from common.reports import with_error
-from common.results import ORDER_KINDS, WITHOUT_EFFECT
+from common.results import ORDER_KINDS, WITHOUT_EFFECT, model_evaluation
 from eval.protocols import EVALUATION_SETS
 from eval.tables import CLEAN, ZERO_SHOT_KEYS, list_departures
 from training.arguments import TrainingArguments, order_settings
@@ -76,8 +76,8 @@ def select_hyperparameters(results: dict[str, Any]) -> dict[str, Any]:
 
 
 def read_run_measurements(results: dict[str, Any]) -> list[Measurement]:
-    """Return bits per byte on the held-out text of a finished run, from its last evaluation."""
-    values = results["evaluations"][-1]
+    """Return bits per byte on the held-out text of a finished run, from the evaluation of its model."""
+    values = model_evaluation(results)
     corpus = _join_names(results["arguments"].get("validation_files") or results["arguments"]["corpus"])
     return [
         Measurement(corpus, "held out", "bits_per_byte", orders, values[key])

@@ -9,6 +9,7 @@ from training.arguments import TrainingArguments
 from training.report import loss_curve, write_report
 
 RESULTS = {
+    "arguments": {"keep_best": None},
     "num_parameters": 1234,
     "steps": 4,
     "tokens": 5000,

@@ -136,6 +136,12 @@ class TrainingArguments(Options):
     keep_every: int | None = option(
         None, "Number of steps between checkpoints that are always kept, in addition to save_total_limit.", least=1
     )
+    keep_best: Literal["left_to_right", "any_order"] | None = option(
+        None, "Make the model from the evaluated step with the fewest held-out bits per byte in these orders."
+    )
+    early_stopping_patience: int | None = option(
+        None, "With keep_best, stop after this number of evaluations without a better one.", least=1
+    )
     num_samples: int = option(
         4, "Number of texts to generate in each evaluation. They are written to output_dir/samples.", least=0
     )

@@ -49,6 +49,10 @@ def check_arguments(model: Architecture, data: DataArguments, training: Training
         raise ValueError("`lora_rank` needs an initial model. Set `init_from`, or remove `lora_rank`.")
     if not training.lora_rank and (training.lora_alpha or training.lora_targets):
         raise ValueError("`lora_alpha` and `lora_targets` have no effect without `lora_rank`. Set it, or remove them.")
+    if training.keep_best == "left_to_right" and model["architecture"] == "encoder":
+        raise ValueError("`keep_best=left_to_right` needs a decoder. Set `keep_best=any_order`.")
+    if training.early_stopping_patience and not training.keep_best:
+        raise ValueError("`early_stopping_patience` has no effect without `keep_best`. Set both, or none of them.")
     _check_folders(data, training.output_dir)
     _check_schedule(training)
     _check_objective(model, training)

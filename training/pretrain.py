@@ -33,7 +33,7 @@ from common.files import atomic_folder, lock_folder, make_folder
 from common.hardware import check_precision, hardware, keep_freed_memory, peak_flops, peak_memory, versions
 from common.models import identity_of_weights, save_model
 from common.processes import check_same_everywhere, in_turn, start_accelerator, together
-from common.results import ORDER_KINDS
+from common.results import ORDER_KINDS, model_evaluation
 from common.tokenizers import vocabulary_arguments
 from modeling_aogpt.devices import evaluation_mode
 from modeling_aogpt.tokenization import load_tokenizer
@@ -212,8 +212,14 @@ class Pretraining:
         logger.info("Resuming from %s.", checkpoint.path)
 
     def is_milestone(self, step: int) -> bool:
-        """Return whether to keep the checkpoint of a step forever."""
-        return step % (self.training.keep_every or step + 1) == 0 or step == first_decay_step(self.training)
+        """Return whether to keep the checkpoint of a step forever or, if it is the best, until a better one."""
+        is_best = self.training.keep_best and self.progress.evaluations and step == self.model_step
+        return is_best or step % (self.training.keep_every or step + 1) == 0 or step == first_decay_step(self.training)
+
+    @property
+    def model_step(self) -> int:
+        """Return the step whose weights become the model, according to the evaluations so far."""
+        return model_evaluation({"arguments": self.settings, "evaluations": self.progress.evaluations})["step"]
 
     def save(self) -> None:
         """Write a checkpoint. With FSDP2, every process writes its shards."""
@@ -250,7 +256,7 @@ class Pretraining:
             batches = self.batches()  # the data-loader workers inherit the signal handlers of StopRequest
             unread: deque[StepStatus] = deque()
             stop_signal = 0
-            while progress.step < training.max_steps:
+            while progress.step < training.max_steps and not self.must_stop_early():
                 started, num_finished = time.perf_counter(), len(progress.losses)
                 unread.append(self.step(batches, stop))
                 progress.step, progress.position = progress.step + 1, batches.position
@@ -273,13 +279,19 @@ class Pretraining:
     def must_save(self) -> bool:
         """Return whether to write a checkpoint after the current step."""
         step, training = self.progress.step, self.training
-        return step % training.save_steps == 0 or step == training.max_steps or self.is_milestone(step)
+        may_be_best = training.keep_best and self.must_evaluate()
+        return may_be_best or step % training.save_steps == 0 or step == training.max_steps or self.is_milestone(step)
 
     def must_evaluate(self) -> bool:
         """Return whether the current step must still be evaluated."""
         step, training, evaluations = self.progress.step, self.training, self.progress.evaluations
         is_due = step > 0 and (step % training.eval_steps == 0 or step == training.max_steps)
         return is_due and (not evaluations or evaluations[-1]["step"] != step)
+
+    def must_stop_early(self) -> bool:
+        """Return whether the latest `early_stopping_patience` evaluations were not better than an earlier one."""
+        patience, steps = self.training.early_stopping_patience, [one["step"] for one in self.progress.evaluations]
+        return patience is not None and len(steps) > patience and self.model_step <= steps[-1 - patience]
 
     def _log_steps(self, first: int, bar: tqdm) -> None:
         """Log all steps since `first` whose losses are already known, and update the progress bar."""
@@ -394,7 +406,8 @@ class Pretraining:
             with together(self.accelerator):
                 if self.accelerator.is_main_process and (count := self.training.num_samples):
                     length = self.settings["sequence_length"]
-                    write_samples(self.model, self.data.tokenizer, count, length, self.samples_file, self.training)
+                    path = self.samples_file(self.progress.step)
+                    write_samples(self.model, self.data.tokenizer, count, length, path, self.training)
         self.progress.evaluations.append({"step": self.progress.step, **scores})
         kinds = [kind for kind in ORDER_KINDS if kind in scores]
         self.accelerator.log({f"eval/{kind}": scores[kind] for kind in kinds}, step=self.progress.step)
@@ -415,10 +428,9 @@ class Pretraining:
         ):
             yield
 
-    @property
-    def samples_file(self) -> Path:
-        """Return the path of the texts that are generated after the current step."""
-        return self.training.output_dir / "samples" / f"samples-{self.progress.step:08d}.txt"
+    def samples_file(self, step: int) -> Path:
+        """Return the path of the texts that are generated after a step."""
+        return self.training.output_dir / "samples" / f"samples-{step:08d}.txt"
 
     def publish(self) -> None:
         """Write the model folder, the figure, the report and, last, `results.json`, which marks the run as finished."""
@@ -427,10 +439,12 @@ class Pretraining:
                 self._write_results()
 
     def _write_results(self) -> None:
-        training, progress = self.training, self.progress
-        checkpoint = load_newest_checkpoint(training.output_dir, lambda checkpoint: checkpoint.step == progress.step)
+        training, progress, step = self.training, self.progress, self.model_step
+        checkpoint = load_newest_checkpoint(training.output_dir, lambda checkpoint: checkpoint.step == step)
         if checkpoint is None:
-            raise OSError(f"The checkpoint of step {progress.step} is damaged. Run the same command again.")
+            raise OSError(
+                f"The checkpoint of step {step} is damaged. Remove it and later ones, and run the command again."
+            )
         model = load_checkpoint_model(checkpoint)
         (training.output_dir / "results.json").unlink(missing_ok=True)  # of a shorter run with other weights
         save_model(model, self.data.tokenizer, training.output_dir / "model")
@@ -449,7 +463,7 @@ class Pretraining:
             "hardware": hardware(self.accelerator),
             "versions": versions(),
         }
-        samples = read_samples(self.samples_file) if training.num_samples else []
+        samples = read_samples(self.samples_file(step)) if training.num_samples else []
         write_report(results, samples, training.output_dir)
         logger.info("Written: %s (model, report.md, results.json).", training.output_dir)
 

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 
 from common.files import write_json, write_text
 from common.reports import BLUE, FINE_TICKS, GREY, ORANGE, label_log_axis, markdown_table, save_figure, style_axes
-from common.results import ORDER_KINDS
+from common.results import ORDER_KINDS, model_evaluation
 from training.arguments import TrainingArguments
 from training.optimization import learning_rate_at
 
@@ -33,7 +33,7 @@ def write_report(results: dict[str, Any], samples: list[str], folder: Path) -> N
 
 
 def _format_report(results: dict[str, Any], samples: list[str], name: str) -> str:
-    hardware = results["hardware"]
+    hardware, model_step = results["hardware"], model_evaluation(results)["step"]
     summary = {
         "parameters": f"{results['num_parameters']:,}",
         "steps": f"{results['steps']:,}",
@@ -49,7 +49,8 @@ def _format_report(results: dict[str, Any], samples: list[str], name: str) -> st
         markdown_table(["", ""], summary.items()),
         "![Training loss and held-out bits per byte](loss.png)",
         "## Held-out text",
-        "The table shows bits per byte, computed with the moving averages of the weights.",
+        "The table shows bits per byte, computed with the moving averages of the weights. The model has those of step "
+        f"{model_step:,}.",
         _evaluation_table(results["evaluations"]),
         *(["## Samples", "Generated without a prompt, with the moving averages of the weights."] if samples else []),
         *(_code_block(text) for text in samples),

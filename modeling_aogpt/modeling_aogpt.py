@@ -634,8 +634,8 @@ class AOGPTModel(AOGPTStack):
     def forward(
         self,
         input_ids: torch.LongTensor,
-        positions: torch.LongTensor,
-        target_positions: torch.LongTensor,
+        positions: torch.LongTensor | None = None,
+        target_positions: torch.LongTensor | None = None,
         attention_mask: torch.BoolTensor | None = None,
         cache: Cache | None = None,
         precomputed: Precomputed | None = None,
@@ -644,6 +644,11 @@ class AOGPTModel(AOGPTStack):
     ) -> BaseModelOutput:
         """
         Run the decoder on a batch of rows.
+
+        Without `positions` and `target_positions`, `input_ids` are texts, which are read from left to right after an
+        added start row. As in the decoders of Transformers, the hidden state at a token predicts the next token.
+        Libraries that apply the head themselves, such as TRL, call the decoder like this. `attention_mask`, `cache` and
+        `position_ids` are then those of [`AOGPTForCausalLM`]. Hidden states of layers include the start row.
 
         Args:
             input_ids (`torch.LongTensor` of shape `(batch, rows)`): Token of each row. The id of a start row is
@@ -667,6 +672,16 @@ class AOGPTModel(AOGPTStack):
             ValueError: If `num_kept` is not between 1 and the number of rows, or is less than this number without an
                 `attention_mask`; or if an argument is unknown.
         """
+        if "orders" in kwargs:
+            raise ValueError(
+                "`AOGPTModel.forward` has no `orders`: it reads texts from left to right. Call the whole model. TRL's "
+                "SFTTrainer calls the decoder, so make a subclass of it with `compute_loss = Trainer.compute_loss`."
+            )
+        num_tokens = 0  # of texts
+        if positions is None and target_positions is None:
+            num_tokens, position_ids = input_ids.shape[1], kwargs.pop("position_ids", None)
+            rows = prepare_causal_inputs(self, input_ids, attention_mask, position_ids, cache).rows
+            input_ids, positions, target_positions, attention_mask, cache = rows.values()
         check_forward_arguments(self, kwargs)
         if num_kept is not None:
             check_integer("num_kept", num_kept, most=positions.shape[1])
@@ -687,7 +702,7 @@ class AOGPTModel(AOGPTStack):
             cache=cache,
             **kwargs,
         )
-        return BaseModelOutput(last_hidden_state=hidden_states)
+        return BaseModelOutput(last_hidden_state=hidden_states[:, -num_tokens:])
 
 
 class AOGPTWithHead(AOGPTPreTrainedModel):

@@ -50,6 +50,22 @@ def test_the_text_may_start_at_a_later_position(causal: AOGPTForCausalLM, ids: t
     torch.testing.assert_close(logits, causal.lm_head(states), rtol=0, atol=1e-12)
 
 
+def test_the_decoder_reads_texts_from_left_to_right(causal: AOGPTForCausalLM, ids: torch.LongTensor) -> None:
+    """Libraries such as TRL call it with texts, and apply the head themselves."""
+    mask = (torch.arange(12) < torch.tensor([[12], [7], [3]])).long()
+    states = causal.base_model(ids, attention_mask=mask, use_cache=False).last_hidden_state
+    is_read = (mask == 1) & (torch.arange(12) < 11)  # after the last position, the model predicts nothing
+    expected = causal(ids, attention_mask=mask).logits
+    torch.testing.assert_close(causal.lm_head(states)[is_read], expected[is_read], rtol=0, atol=1e-12)
+    options = {"position_ids": torch.arange(3, 7), "output_hidden_states": True}
+    states, layers = causal.base_model(ids[:, :4], **options).values()
+    assert [tuple(state.shape) for state in layers] == [(3, 5, 16)] * 2 + [(3, 4, 16)]
+    expected = causal(ids[:, :4], position_ids=torch.arange(3, 7)).logits
+    torch.testing.assert_close(causal.lm_head(states), expected, rtol=0, atol=1e-12)
+    with pytest.raises(ValueError, match=r"no `orders`"):
+        causal.base_model(ids, orders=ids)
+
+
 @pytest.mark.parametrize("name", ["cache", "past_key_values"])
 @pytest.mark.parametrize("implementation", ["eager", "sdpa"])
 def test_several_passes_with_a_cache_equal_one_pass(

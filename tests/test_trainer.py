@@ -7,7 +7,15 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import Trainer, TrainingArguments
+from datasets import Dataset
+from transformers import (
+    AutoModel,
+    AutoModelForCausalLM,
+    PreTrainedModel,
+    PreTrainedTokenizerFast,
+    Trainer,
+    TrainingArguments,
+)
 
 from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM, AOGPTForCausalLM, DataCollatorForAnyOrderLM
 from tests.references import random_model
@@ -96,3 +104,55 @@ def test_labels_without_orders_are_warned_of_in_training_only(monkeypatch: pytes
     assert not warnings
     model.train()(ids, labels=ids)
     assert ["DataCollatorForAnyOrderLM" in warning for warning in warnings] == [True]
+
+
+@pytest.fixture
+def train_with_trl(tiny_tokenizer: PreTrainedTokenizerFast, tmp_path: Path) -> Callable:
+    """Return a function that trains a model with a trainer of TRL, and returns the losses."""
+    pytest.importorskip("trl", minversion="1.16")
+
+    def train(trainer: type, arguments: type, model: PreTrainedModel, rows: list[dict], **options: object) -> list:
+        plain = {"bf16": False, "gradient_checkpointing": False, "use_cpu": True, "report_to": []}
+        settings = arguments(tmp_path, max_steps=9, logging_steps=1, learning_rate=1e-2, disable_tqdm=True, **plain)
+        rows = Dataset.from_list(rows)
+        tuning = trainer(model, args=settings, train_dataset=rows, processing_class=tiny_tokenizer, **options)
+        tuning.train()
+        return [entry for entry in tuning.state.log_history if "loss" in entry]
+
+    return train
+
+
+@pytest.mark.parametrize("in_any_order", [False, True])
+def test_the_sft_trainer_of_trl_predicts_completions(in_any_order: bool, folder: str, train_with_trl: Callable) -> None:
+    trl = pytest.importorskip("trl")
+    ids, labels = torch.tensor([[0, 1, 2, 3, 13]]), torch.tensor([[-100, -100, 2, 3, 13]])  # with end-of-text
+    orders = torch.arange(5)[None] if not in_any_order else torch.tensor([[0, 1, 4, 3, 2]])
+    model = AutoModel.from_pretrained(folder)
+    expected = model(ids, orders=orders, labels=labels).loss.item()
+    options = {}
+
+    class AnyOrderSFTTrainer(trl.SFTTrainer):
+        compute_loss = Trainer.compute_loss
+
+    if in_any_order:
+        collator = DataCollatorForAnyOrderLM(orders="context_first", pad_token_id=14)
+        options = {"data_collator": lambda rows: collator(rows) | {"orders": orders.repeat(len(rows), 1)}}
+    else:
+        model = AutoModelForCausalLM.from_pretrained(folder)
+    trainer = AnyOrderSFTTrainer if in_any_order else trl.SFTTrainer
+    rows = [{"prompt": "ab", "completion": "cd"}] * 8
+    losses = [entry["loss"] for entry in train_with_trl(trainer, trl.SFTConfig, model, rows, **options)]
+    assert losses[0] == pytest.approx(expected, rel=1e-4)
+    assert losses[-1] < losses[0] / 2
+
+
+def test_the_dpo_trainer_of_trl_compares_log_probabilities(folder: str, train_with_trl: Callable) -> None:
+    trl = pytest.importorskip("trl")
+    model = AutoModelForCausalLM.from_pretrained(folder)
+    log_probs = model(torch.tensor([[0, 1, 2, 3, 13]])).logits.log_softmax(dim=-1)[0]
+    expected = log_probs[[1, 2, 3], [2, 3, 13]].sum().item()
+    rows = [{"prompt": "ab", "chosen": "cd", "rejected": "ef"}] * 8
+    log = train_with_trl(trl.DPOTrainer, trl.DPOConfig, model, rows)
+    assert log[0]["logps/chosen"] == pytest.approx(expected, rel=1e-4)
+    assert log[0]["loss"] == pytest.approx(0.6931, abs=1e-4)
+    assert log[-1]["rewards/margins"] > 1

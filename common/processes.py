@@ -72,13 +72,19 @@ def together(accelerator: Accelerator) -> Iterator[None]:
         yield
     except BaseException as raised:
         error = raised
-    if accelerator.num_processes > 1:
-        has_failed: list[bool] = [False] * accelerator.num_processes
-        distributed.all_gather_object(has_failed, error is not None, cpu_group())
+    has_failed = gather(error is not None, accelerator.num_processes)
     if error is not None:
         raise error
-    if accelerator.num_processes > 1 and any(has_failed):
+    if any(has_failed):
         sys.exit(1)
+
+
+def gather(value: Any, num_processes: int) -> list[Any]:
+    """Return the values of all processes, in the order of the processes. They wait for each other as in `together`."""
+    values = [value] * num_processes
+    if num_processes > 1:
+        distributed.all_gather_object(values, value, group=cpu_group())
+    return values
 
 
 @cache

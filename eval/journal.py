@@ -1,31 +1,33 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
 """
-Log-likelihoods of many sequences. Processes divide the batches among themselves, and keep finished ones on disk.
+Results of many sequences, such as log-likelihoods. Processes divide the batches, and keep finished ones on disk.
 
-Scores are negative log-likelihoods in nats.
+The results do not depend on the number of processes.
 """
 
+import hashlib
 import json
 import shutil
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from accelerate import PartialState
-from accelerate.utils import gather_object
 
+from common.caching import code_version
 from common.commands import progress_bar
+from common.processes import gather
 from eval.scorers import RANDOM_MEASURES, Batch, ModelScorer
 from modeling_aogpt import DataCollatorForAnyOrderLM
 
 
 class Journal:
     """
-    Scores of finished batches. They are kept on disk, so a stopped run can continue.
+    Values of finished batches, which can be written as JSON. They are kept on disk, so a stopped run can continue.
 
     When a process finishes a batch, it appends a line to its own file, so not even `kill -9` loses finished batches. At
     the start, each process reads all files, so a run can continue with another number of processes.
@@ -38,8 +40,8 @@ class Journal:
     def __init__(self, folder: Path | None = None) -> None:
         self.state = PartialState()
         self.folder = folder
-        self.done: dict[str, dict[int, float]] = defaultdict(dict)
-        self.new: list[tuple[str, int, float]] = []
+        self.done: dict[str, dict[int, Any]] = defaultdict(dict)
+        self.new: list[tuple[str, int, Any]] = []
         self.file = None if folder is None else folder / f"process-{self.state.process_index}.jsonl"
         if folder is not None:
             for path in sorted(folder.glob("*.jsonl")):
@@ -49,32 +51,59 @@ class Journal:
     def _read(self, path: Path) -> None:
         for line in path.read_text(encoding="utf-8").splitlines():
             try:
-                key, indices, scores = json.loads(line)
+                key, indices, values = json.loads(line)
             except ValueError:
                 continue  # the line is empty, or was cut off when the process was killed
-            self.done[key].update(zip(indices, scores, strict=True))
+            self.done[key].update(zip(indices, values, strict=True))
 
-    def add(self, key: str, indices: Sequence[int], scores: Sequence[float]) -> None:
-        """Add the scores of a batch. `key` names the text and measure. `indices` are the indices of the sequences."""
-        self.new += [(key, index, score) for index, score in zip(indices, scores, strict=True)]
+    def complete(
+        self,
+        sizes: dict[str, int],
+        batch_size: int,
+        compute: Callable[[str, list[int]], list[Any]],
+        **bar: Any,
+    ) -> dict[str, list[Any]]:
+        """
+        Compute the values that are missing, and return the list of values of each key.
+
+        Args:
+            sizes: Number of values of each key.
+            batch_size: Number of values that are computed at once.
+            compute: Function that returns the values with a key and some indices.
+            bar: Options of the progress bar.
+        """
+        work = [
+            (key, indices)
+            for key, size in sizes.items()
+            for indices in split_batches([i for i in range(size) if i not in self.done[key]], batch_size)
+        ]
+        own_work = work[self.state.process_index :: self.state.num_processes]
+        for key, indices in progress_bar(own_work, leave=False, disable=not self.state.is_local_main_process, **bar):
+            self.add(key, indices, compute(key, indices))
+        return {key: self.gather(key, size) for key, size in sizes.items()}
+
+    def add(self, key: str, indices: Sequence[int], values: Sequence[Any]) -> None:
+        """Add the values of a batch. `key` names what was computed. `indices` are the indices of the sequences."""
+        self.new += [(key, index, value) for index, value in zip(indices, values, strict=True)]
         if self.file is not None:
             self.file.parent.mkdir(parents=True, exist_ok=True)
             with self.file.open("a", encoding="utf-8") as file:  # the first "\n" ends a line that was cut off
-                file.write("\n" + json.dumps([key, list(indices), list(scores)]) + "\n")
+                file.write("\n" + json.dumps([key, list(indices), list(values)]) + "\n")
 
-    def gather(self, key: str, num_sequences: int) -> list[float]:
-        """Return the scores with this `key` from all processes. Check that each sequence was scored exactly once."""
-        gathered = gather_object([(index, score) for added, index, score in self.new if added == key])
+    def gather(self, key: str, size: int) -> list[Any]:
+        """Return the values with this `key` from all processes. Check that each was computed exactly once."""
+        own = [(index, value) for added, index, value in self.new if added == key]
         self.new = [entry for entry in self.new if entry[0] != key]
-        scored = sorted([*self.done[key], *(index for index, _ in gathered)])
-        if scored != list(range(num_sequences)):
+        gathered = [pair for pairs in gather(own, self.state.num_processes) for pair in pairs]
+        found = sorted([*self.done[key], *(index for index, _ in gathered)])
+        if found != list(range(size)):
             folder = "" if self.file is None else f" Remove {self.file.parent}, and start again."
             raise RuntimeError(
-                f"Each of the {num_sequences} sequences of {key} must have one score, but there are {len(scored)} "
-                f"scores for {len(set(scored))} sequences.{folder}"
+                f"Each of the {size} sequences of {key} must have one result, but there are {len(found)} results for "
+                f"{len(set(found))} sequences.{folder}"
             )
         self.done[key].update(gathered)
-        return [self.done[key][index] for index in range(num_sequences)]
+        return [self.done[key][index] for index in range(size)]
 
     def remove(self) -> None:
         """Remove the files. Every process must call this method after the results are written."""
@@ -113,26 +142,35 @@ def score_sequences(
         name: Name of the text in the journal and of the progress bar.
     """
     journal = Journal() if journal is None else journal
-    state = PartialState()
-    keys = [f"{name}/{measure}/{number}" for number in range(num_orders if measure in RANDOM_MEASURES else 1)]
-    work = [
-        (number, indices)
-        for number, key in enumerate(keys)
-        for indices in split_batches([i for i in range(len(sequences)) if i not in journal.done[key]], batch_size)
-    ]
+    keys = {f"{name}/{measure}/{number}": number for number in range(num_orders if measure in RANDOM_MEASURES else 1)}
     collator = DataCollatorForAnyOrderLM(pad_token_id=0, left_to_right_fraction=0.0, seed=seed)
     device = scorer.model.device
-    own_work = work[state.process_index :: state.num_processes]
-    options = {"desc": name or None, "unit": "pass", "leave": False, "disable": not state.is_local_main_process}
-    for number, indices in progress_bar(own_work, **options):
+
+    def score(key: str, indices: list[int]) -> list[float]:
+        number = keys[key]
         features = [{"input_ids": sequences[index], "order_seed": index * num_orders + number} for index in indices]
         batch: Batch = {part: values.to(device) for part, values in collator(features).items()}
-        seeds = np.random.SeedSequence([seed, number, *indices])
-        generator = torch.Generator().manual_seed(int(seeds.generate_state(1)[0]))
         with torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16"):
-            scores = scorer.negative_log_likelihood(measure, batch, generator)
-        journal.add(keys[number], indices, scores.tolist())
-    return np.mean([journal.gather(key, len(sequences)) for key in keys], axis=0)
+            generator = make_generator(seed, number, *indices)
+            return scorer.negative_log_likelihood(measure, batch, generator).tolist()
+
+    sizes = dict.fromkeys(keys, len(sequences))
+    scores = journal.complete(sizes, batch_size, score, desc=name or None, unit="pass")
+    return np.mean(list(scores.values()), axis=0)
+
+
+def make_generator(*numbers: int) -> torch.Generator:
+    """Return a generator whose seed depends on all `numbers`, which must not be negative."""
+    return torch.Generator().manual_seed(int(np.random.SeedSequence(numbers).generate_state(1)[0]))
+
+
+def name_by_content(folder: Path, content: Iterable[Any]) -> Path:
+    """Append a hash of the code and of `content`, which can be written as JSON, to the name of a journal's folder."""
+    code = code_version(Path(__file__).parents[1] / name for name in ("common", "eval", "modeling_aogpt"))
+    digest = hashlib.sha256(code.encode())
+    for part in content:
+        digest.update(json.dumps(part).encode())
+    return folder.with_name(f"{folder.name}-{digest.hexdigest()[:12]}")
 
 
 def split_batches(values: list[Any], batch_size: int) -> list[list[Any]]:

@@ -20,6 +20,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
 
@@ -29,7 +30,6 @@ from accelerate import PartialState
 from datasets import Dataset
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from common.caching import code_version
 from common.commands import Options, Parser, one_line_errors, option
 from common.data_arguments import SampleBy
 from common.encoding import encode_documents
@@ -42,7 +42,7 @@ from common.results import check_is_no_run, default_length, settings_of_run
 from common.text_files import check_sample_by, find_files, load_files
 from common.tokenizers import vocabulary_arguments
 from eval.estimates import bits_per_byte_over, perplexity_over
-from eval.journal import Journal, score_sequences
+from eval.journal import Journal, name_by_content, score_sequences
 from eval.protocols import (
     EVALUATION_SETS,
     PUBLISHED_LENGTH,
@@ -187,7 +187,8 @@ def zero_shot(
         packing = arguments.packing or settings_of_run(model_name).get("packing", "packed")
         cut = partial(_cut, tokenizer=tokenizer, length=length, is_causal=isinstance(scorer, CausalScorer))
         texts = _load_texts(arguments, packing, cut)
-    journal = Journal(journal_folder and _name_by_content(journal_folder, revision, texts))
+    content = chain([revision], (one["input_ids"] for text in texts.values() for one in text.sequences))
+    journal = Journal(journal_folder and name_by_content(journal_folder, content))
     results = {
         "model": model_name,
         "revision": revision,
@@ -343,16 +344,6 @@ def _cut(
         "dropped_tokens": total(documents, "num_tokens") - sum(one["num_tokens"] for one in sequences),
     }
     return Text(sequences, facts | counts)
-
-
-def _name_by_content(folder: Path, revision: str | None, texts: dict[str, Text]) -> Path:
-    """Append a hash of the code, of the model's revision and of all sequences to the name of a folder."""
-    code = code_version(Path(__file__).parents[1] / name for name in ("common", "eval", "modeling_aogpt"))
-    digest = hashlib.sha256(f"{code} {revision}".encode())
-    for text in texts.values():
-        for sequence in text.sequences:
-            digest.update(json.dumps(sequence["input_ids"]).encode())
-    return folder.with_name(f"{folder.name}-{digest.hexdigest()[:12]}")
 
 
 def _score_text(

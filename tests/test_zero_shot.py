@@ -429,11 +429,11 @@ def test_unconnected_processes_are_an_error(
 def test_journal_refuses_missing_and_repeated_rows() -> None:
     journal = Journal()
     journal.add("a", [0, 2], [1.0, 2.0])
-    with pytest.raises(RuntimeError, match=r"3 sequences of a .* 2 scores for 2 sequences"):
+    with pytest.raises(RuntimeError, match=r"3 sequences of a .* 2 results for 2 sequences"):
         journal.gather("a", 3)
     journal.add("b", [0, 1], [1.0, 2.0])
     journal.add("b", [1], [2.0])
-    with pytest.raises(RuntimeError, match=r"the 2 sequences of b .* there are 3 scores"):
+    with pytest.raises(RuntimeError, match=r"the 2 sequences of b .* there are 3 results"):
         journal.gather("b", 2)
 
 

@@ -4,11 +4,13 @@
 Generative perplexity of any-order models for several numbers of steps, values of top-p and temperatures.
 
     python eval/generative.py MODEL [MODEL ...] --output_dir DIR [--judge gpt2-large] [--steps 64 128] ...
+    accelerate launch eval/generative.py MODEL ...
 
 The judge is the causal language model that computes the perplexity of the samples. It does not score the first token
 of a sample. A cell is one combination of model, number of steps, top-p and temperature. The command writes to DIR:
 samples/ (a file of JSON lines for each cell), results.json, table.md (in the layout of the paper's Table 1) and
-frontier.png. If the command is run again with the same DIR, even with another --judge, it reuses the samples in DIR.
+frontier.png. If the command is run again with the same DIR, even with another --judge or number of processes, it reuses
+the samples in DIR, also those of a stopped run.
 """
 
 import itertools
@@ -23,15 +25,17 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
+from accelerate import PartialState
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from common.commands import Options, Parser, one_line_errors, option, progress_bar
 from common.files import write_json, write_text
 from common.hardware import hardware, versions
 from common.models import find_model, identity_of_weights
-from common.processes import start_accelerator
+from common.processes import check_same_everywhere, start_accelerator, together
 from common.reports import Panel, save_panels
 from common.results import check_is_no_run, default_length
+from eval.journal import Journal, make_generator, name_by_content
 from eval.judging import Judge, Sample, distinct, make_samples, unigram_entropy
 from eval.tables import GENERATIVE, GENERATIVE_STEPS, generative_table
 from modeling_aogpt.generation_config import AnyOrderGenerationConfig
@@ -72,7 +76,7 @@ class GenerativeArguments(Options):
         least=1,
     )
     batch_size: int = option(16, "Number of samples that are generated or judged at once.", least=1)
-    seed: int = option(0, "Seed of the samples.")
+    seed: int = option(0, "Seed of the samples.", least=0)
     dtype: Literal["float32", "bfloat16"] = option(
         "float32", "Data type of the weights of the models and of the judge."
     )
@@ -123,16 +127,14 @@ class Cell:
         return folder / "samples" / model / name
 
 
-def sample_cell(
-    cell: Cell, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, folder: Path, machine: dict[str, Any]
-) -> None:
-    """Generate the samples of a cell. Write a file with a line of settings and costs, and a line for each sample."""
-    generator = torch.Generator().manual_seed(cell.seed)
-    started = time.perf_counter()
-    samples: list[Sample] = []
-    passes = rows = 0
-    starts = range(0, cell.num_samples, cell.batch_size)
-    for start in progress_bar(starts, desc=str(cell.path(Path()).stem), leave=False):
+def sample_cells(
+    cells: Sequence[Cell], model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, journal: Journal
+) -> dict[Cell, tuple[dict[str, Any], list[Sample]]]:
+    """Return the settings and costs, and the samples of each cell. The seed of a batch depends on its first index."""
+    cells_by_key = {json.dumps(asdict(cell)): cell for cell in cells}
+
+    def sample(key: str, indices: list[int]) -> list[tuple[dict[str, Any], list[float]]]:
+        cell, started = cells_by_key[key], time.perf_counter()
         output = model.generate(
             max_length=cell.length,
             num_steps=cell.steps,
@@ -141,21 +143,23 @@ def sample_cell(
             top_p_rule=cell.top_p_rule if cell.top_p < 1 else None,  # not allowed if top_p is 1
             schedule=cell.schedule,
             unmasking=cell.unmasking,
-            num_return_sequences=min(cell.batch_size, cell.num_samples - start),
-            generator=generator,
+            num_return_sequences=len(indices),
+            generator=make_generator(cell.seed, indices[0]),
             return_dict_in_generate=True,
         )
-        passes, rows = passes + output.num_forward_passes, rows + output.num_rows
-        samples += make_samples(output.sequences.tolist(), tokenizer)
-    facts = {
-        "cell": asdict(cell),
-        "seconds": round(time.perf_counter() - started, 2),
-        "num_forward_passes": passes,
-        "num_rows": rows,
-        **machine,
-    }
-    lines = [facts, *map(asdict, samples)]
-    write_text(cell.path(folder), "".join(json.dumps(line) + "\n" for line in lines))
+        samples = map(asdict, make_samples(output.sequences.tolist(), tokenizer))
+        costs = [time.perf_counter() - started, output.num_forward_passes, output.num_rows]
+        return list(zip(samples, [costs, *[[0, 0, 0]] * (len(indices) - 1)], strict=True))
+
+    sampled = {}
+    sizes = {key: cell.num_samples for key, cell in cells_by_key.items()}
+    desc = f"Sampling {cells[0].model}"
+    for key, values in journal.complete(sizes, cells[0].batch_size, sample, desc=desc, unit="batch").items():
+        samples, costs = zip(*values, strict=True)
+        seconds, passes, rows = map(sum, zip(*costs, strict=True))
+        facts = {"seconds": round(seconds, 2), "num_forward_passes": passes, "num_rows": rows}
+        sampled[cells_by_key[key]] = {"cell": json.loads(key), **facts}, [Sample(**sample) for sample in samples]
+    return sampled
 
 
 def read_cell(cell: Cell, folder: Path) -> tuple[dict[str, Any], list[Sample]] | None:
@@ -224,27 +228,32 @@ def generative(models: Sequence[str], arguments: GenerativeArguments) -> list[di
     folder, dtype = arguments.output_dir, getattr(torch, arguments.dtype)
     check_is_no_run(folder)
     accelerator = start_accelerator()
-    if accelerator.num_processes > 1:
-        raise ValueError(
-            f"eval/generative.py must run in one process, but was started with {accelerator.num_processes}. Start it "
-            "with `python`, not with `accelerate launch` or `torchrun`."
-        )
     # Errors in settings, existing samples or the judge are found here, before sampling, which may take hours.
     cells = {name: list(dict.fromkeys(_make_cells(name, arguments))) for name in models}
-    missing = {name: [cell for cell in cells[name] if read_cell(cell, folder) is None] for name in cells}
+    sampled = {cell: read_cell(cell, folder) for name in cells for cell in cells[name]}
+    missing = {name: [cell for cell in cells[name] if sampled[cell] is None] for name in cells}
+    check_same_everywhere(missing=sum(map(len, missing.values())))
     judge = Judge(find_model(arguments.judge), torch.device("cpu"), dtype)
+    journal = Journal(name_by_content(folder / ".unfinished", ()))
 
     machine = {"hardware": hardware(accelerator), "versions": versions()}
     for name in filter(missing.get, missing):
         model, tokenizer = load_model(name, dtype=dtype).to(accelerator.device), load_tokenizer(name)
-        for cell in progress_bar(missing[name], desc=f"Sampling {name}", unit="cell"):
-            sample_cell(cell, model, tokenizer, folder, machine)
+        new = sample_cells(missing[name], model, tokenizer, journal)
+        sampled |= {cell: (facts | machine, samples) for cell, (facts, samples) in new.items()}
+        with together(accelerator):
+            for cell in missing[name] if accelerator.is_main_process else ():
+                lines = [sampled[cell][0], *map(asdict, sampled[cell][1])]
+                write_text(cell.path(folder), "".join(json.dumps(line) + "\n" for line in lines))
         del model  # frees memory for the judge
+    journal.remove()
     judge.scorer.model.to(accelerator.device)
     return [
-        judge_cell(*read_cell(cell, folder), load_tokenizer(name), judge)
+        judge_cell(*sampled[cell], load_tokenizer(name), judge)
         for name in cells
-        for cell in progress_bar(cells[name], desc=f"Judging {name}", unit="cell")
+        for cell in progress_bar(
+            cells[name], desc=f"Judging {name}", unit="cell", disable=not accelerator.is_main_process
+        )
     ]
 
 
@@ -280,9 +289,10 @@ def main(argv: list[str]) -> None:
     parser.add_argument("models", nargs="+", help="Folders of models or runs, or Hub names.")
     arguments, others = parser.parse(argv)
     results = generative([find_model(name) for name in others.models], arguments)
-    write_results(results, arguments)
-    print(generative_table(results))
-    print(f"Written: {arguments.output_dir}/samples, results.json, table.md, frontier.png")
+    if PartialState().is_main_process:
+        write_results(results, arguments)
+        print(generative_table(results))
+        print(f"Written: {arguments.output_dir}/samples, results.json, table.md, frontier.png")
 
 
 if __name__ == "__main__":

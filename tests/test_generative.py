@@ -17,11 +17,13 @@ from transformers import PreTrainedTokenizerFast
 from common.hardware import versions
 from common.tokenizers import train_tokenizer
 from eval.generative import GenerativeArguments, generative, main
+from eval.journal import make_generator
 from eval.judging import Judge, Sample, distinct, unigram_entropy, without_padding
 from eval.tables import GENERATIVE, generative_table
 from modeling_aogpt import AOGPTForAnyOrderLM
 from modeling_aogpt.tokenization import load_tokenizer
 from tests.references import causal_nats, make_run, random_encoder, save_judge
+from tests.several_processes import run_in_two_processes
 
 pytestmark = pytest.mark.usefixtures("datasets_cache")
 
@@ -144,8 +146,9 @@ def test_cell_is_sampled_with_its_settings(
     settings = requested | {"temperature": [0.5], "top_p": [0.9], "steps": [3], "num_samples": 3, "length": 9}
     (found,) = generative([folder], replace(arguments, **settings))
     assert len(seen) == 2
-    for options, number in zip(seen, (2, 1), strict=True):
+    for options, number, start in zip(seen, (2, 1), (0, 2), strict=True):
         expected = requested | {"num_steps": 3, "max_length": 9, "num_return_sequences": number}
+        expected["seed"] = make_generator(7, start).initial_seed()
         assert {name: options[name] for name in expected} == expected
     assert judges[0].scorer.model.dtype == torch.bfloat16
     assert found["num_forward_passes"] == 2 * 3
@@ -180,28 +183,34 @@ def test_settings() -> None:
         GenerativeArguments(Path("out"), top_p_rule="exclusive", temperature=[0.9])
 
 
+def stop_at(number: int, patch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """Make a call of `generate` fail, as if the run were stopped. Return the list of the arguments of all calls."""
+    calls, generate = [], AOGPTForAnyOrderLM.generate
+
+    def counted(self: AOGPTForAnyOrderLM, **options: Any) -> Any:
+        calls.append(options)
+        if len(calls) == number:
+            raise KeyboardInterrupt
+        return generate(self, **options)
+
+    patch.setattr(AOGPTForAnyOrderLM, "generate", counted)
+    return calls
+
+
 def test_finished_cells_are_judged_but_not_sampled_again(
     folder: str,
     arguments: GenerativeArguments,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    calls, generate = [], AOGPTForAnyOrderLM.generate
-
-    def counted(self: AOGPTForAnyOrderLM, **options: Any) -> Any:
-        calls.append(options)
-        if len(calls) == 5:
-            raise KeyboardInterrupt  # in the second cell
-        return generate(self, **options)
-
-    monkeypatch.setattr(AOGPTForAnyOrderLM, "generate", counted)
+    calls = stop_at(5, monkeypatch)  # in the second cell
     with pytest.raises(KeyboardInterrupt):
         generative([folder], arguments)
     results = generative([folder], arguments)
-    assert len(calls) == 5 + 3 * 3
+    assert len(calls) == 5 + 2 + 2 * 3
     other = save_judge(tmp_path / "other", train_tokenizer(["ab abc"] * 9, 258), longest=6)
     again = generative([folder], replace(arguments, judge=other))
-    assert len(calls) == 5 + 3 * 3
+    assert len(calls) == 5 + 2 + 2 * 3
     assert [cell["entropy"] for cell in again] == [cell["entropy"] for cell in results]
     assert again[0]["perplexity"]["mean"] != results[0]["perplexity"]["mean"]
     assert again[0]["perplexity"]["truncated"] > results[0]["perplexity"]["truncated"] == 0
@@ -290,13 +299,32 @@ def test_samples_are_generated_on_the_cpu_of_a_mac(
     accelerator.assert_called_once_with(cpu=True)
 
 
-def test_several_processes_are_refused(
-    folder: str, arguments: GenerativeArguments, monkeypatch: pytest.MonkeyPatch
+def test_two_processes_continue_a_stopped_run_with_the_results_of_one(
+    folder: str, arguments: GenerativeArguments, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("accelerate.Accelerator.num_processes", 2)
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(ValueError, match=r"eval/generative\.py must run in one process"):
-        generative([folder], arguments)
+    options = [folder, "--judge", arguments.judge, "--steps", "4", "12", "--top_p", "1.0", "0.5", "--num_samples", "5"]
+    one, two = ([*options, "--batch_size", "2", "--output_dir", str(tmp_path / name)] for name in ("one", "two"))
+    main(one)
+    with monkeypatch.context() as patch:
+        stop_at(5, patch)
+        with pytest.raises(KeyboardInterrupt):
+            main(two)
+    run_in_two_processes("eval/generative.py", *two, cache=tmp_path / "cache")
+    names = sorted(path.relative_to(tmp_path / "one") for path in (tmp_path / "one").rglob("*.jsonl"))
+    samples = [[(tmp_path / run / name).read_text().split("\n", 1)[1] for name in names] for run in ("one", "two")]
+    assert len(names) == 4
+    assert samples[0] == samples[1]
+    assert (tmp_path / "one/table.md").read_text() == (tmp_path / "two/table.md").read_text()
+    cells = (json.loads((tmp_path / run / "results.json").read_text())["cells"] for run in ("one", "two"))
+    for expected, cell in zip(*cells, strict=True):
+        assert cell["hardware"]["num_processes"] == 2
+        changing = {"seconds", "hardware"}
+        assert {key: cell[key] for key in cell.keys() - changing} == {
+            key: expected[key] for key in cell.keys() - changing
+        }
+    assert sorted(path.name for path in (tmp_path / "two").iterdir()) == sorted(
+        path.name for path in (tmp_path / "one").iterdir()
+    )  # no unfinished batches are left
 
 
 def test_the_mask_token_does_not_make_tokenizers_different(tmp_path: Path) -> None:

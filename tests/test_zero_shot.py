@@ -4,8 +4,6 @@ import json
 import math
 import os
 import shutil
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,10 +23,10 @@ from eval.tables import PUBLISHED, SIZES
 from eval.zero_shot import ScoringArguments, choose_length, format_report, main, output_paths, zero_shot
 from modeling_aogpt import AOGPTForAnyOrderLM
 from tests.references import causal_nats, make_run
+from tests.several_processes import run_in_two_processes
 
 pytestmark = pytest.mark.usefixtures("datasets_cache")
 
-ROOT = Path(__file__).parent.parent
 LINES = ["abcde", "fghijkl", "", "mlké", "aaaaaaab"]  # with end-of-text: 29 tokens (12 + 12 + 5), 30 bytes
 END_OF_TEXT, UNKNOWN = 13, 15
 
@@ -441,14 +439,11 @@ def test_two_processes_give_the_results_of_one(folder: str, arguments: ScoringAr
     options = ["--num-orders", "3", "--tokens-per-batch", "24"]
     command = [folder, "--text-file", *arguments.text_file, *options, "--output_dir"]
     main([*command, str(tmp_path / "one")])
-    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "HF_DATASETS_CACHE": str(tmp_path / "cache")}
-    script = [*launch, ROOT / "eval/zero_shot.py", *command, tmp_path / "two"]
-    subprocess.run(script, check=True, env=environment, timeout=300)
+    run_in_two_processes("eval/zero_shot.py", *command, tmp_path / "two", cache=tmp_path / "cache")
     one, two = (json.loads((tmp_path / name / "results.json").read_text()) for name in ("one", "two"))
     assert (one["hardware"]["num_processes"], two["hardware"]["num_processes"]) == (1, 2)
     for measure, values in one["datasets"]["text files"]["measures"].items():
-        assert two["datasets"]["text files"]["measures"][measure] == pytest.approx(values, rel=1e-6)
+        assert two["datasets"]["text files"]["measures"][measure] == values
 
 
 def test_a_causal_model_needs_two_tokens_in_the_published_protocol(judge: str, data_dir: str) -> None:

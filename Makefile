@@ -5,7 +5,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 
-.PHONY: quickstart findings sudoku gpu test test-studies test-optional test-transformers test-lowest lint format clean
+.PHONY: quickstart findings sudoku gpu test test-studies test-quantization test-transformers test-lowest lint format clean
 
 quickstart: $(INSTALLED)
 	$(BIN)/python training/pretrain.py training/configs/quickstart.yaml
@@ -74,13 +74,13 @@ test: $(INSTALLED)
 test-studies: $(INSTALLED)
 	$(BIN)/python -m pytest tests/studies --numprocesses 2
 
-# Run the tests that need torchao or TRL. They are installed in a separate folder, because if torchao is in the
-# environment, it prints messages whenever Transformers is imported.
-OPTIONAL := .venv/optional
+# Run the tests of quantized models. torchao is installed in a separate folder, because if it is in the environment, it
+# prints messages whenever Transformers is imported.
+TORCHAO := .venv/torchao
 
-test-optional: $(INSTALLED)
-	$(BIN)/python -m pip install --no-deps --upgrade --target $(OPTIONAL) torchao trl --constraint constraints.txt
-	PYTHONPATH=$(OPTIONAL) $(BIN)/python -m pytest tests/test_ecosystem.py tests/test_trainer.py
+test-quantization: $(INSTALLED)
+	$(BIN)/python -m pip install --no-deps --upgrade --target $(TORCHAO) torchao --constraint constraints.txt
+	PYTHONPATH=$(TORCHAO) $(BIN)/python -m pytest tests/test_ecosystem.py
 
 # Run the common model tests of Transformers on the models of this package. To use the tests of a checkout of
 # Transformers, which has more tests than the source distribution, set TRANSFORMERS_TESTS.
@@ -120,5 +120,5 @@ clean:
 $(INSTALLED): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 10) or sys.exit("Python 3.10 or newer is needed, but $(PYTHON) is " + sys.version.split()[0] + ". Choose another one with PYTHON=...")'
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --editable '.[train,eval,harness,demo,serve,dev]' --constraint constraints.txt
+	$(BIN)/python -m pip install --editable '.[train,eval,harness,demo,serve,trl,dev]' --constraint constraints.txt
 	@touch $@

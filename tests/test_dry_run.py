@@ -129,7 +129,7 @@ def test_architecture_of_encoders_and_of_initial_models(tmp_path: Path, tiny_mod
 def test_lora_needs_no_gradients_and_optimizer_state_for_frozen_weights(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    sizes = {"vocab_size": 1000, "num_hidden_layers": 1, "max_position_embeddings": 64}
+    sizes = {"vocab_size": 1000, "num_hidden_layers": 3, "max_position_embeddings": 64}
     sizes |= {"hidden_size": 1024, "num_attention_heads": 8, "num_key_value_heads": 8, "intermediate_size": 4096}
     kind = {"position_encoding": "rotary", "target_injection": "none", "dtype": torch.bfloat16}
     AOGPTConfig(**sizes, **kind).save_pretrained(tmp_path)
@@ -137,11 +137,14 @@ def test_lora_needs_no_gradients_and_optimizer_state_for_frozen_weights(
     recipe = str(FOLDER / "configs" / "finetune.yaml")
     command = ["dry_run.py", recipe, *options, "--batch_size=1", "--sequence_length=1", "--num_processes=1"]
     sizes_of_state = []
-    for lora in ((), ("--lora_rank=4", "--lora_targets=q_proj")):
+    for lora in ((), ("--lora_rank=4", "--lora_targets=q_proj"), ("--distillation_weight=1",)):
         monkeypatch.setattr(sys, "argv", [*command, "--per_device_batch_size=1", *lora])
         main()
         rows = dict(re.findall(r"^\| (\w.*?) \| (.*?) \|$", capsys.readouterr().out, re.MULTILINE))
         sizes_of_state.append(rows)
-    assert sizes_of_state[1]["parameters"].endswith(f", LoRA trains {2 * 4 * 1024:,}")
+    assert sizes_of_state[1]["parameters"].endswith(f", LoRA trains {3 * 2 * 4 * 1024:,}")
     assert sizes_of_state[1]["disk"].startswith("3 checkpoints of 0.0 GB, model of 0.0 GB")
     assert gigabytes(sizes_of_state[1]) < gigabytes(sizes_of_state[0]) / 5
+    num_parameters = int(sizes_of_state[2]["parameters"].replace(",", ""))
+    copy = gigabytes(sizes_of_state[2]) - gigabytes(sizes_of_state[0])
+    assert copy == pytest.approx(4 * num_parameters / 1e9, abs=0.11)

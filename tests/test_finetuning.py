@@ -420,16 +420,19 @@ def test_killed_run_with_lora_ends_like_an_uninterrupted_one(
     assert all(torch.equal(*pair) for pair in zip(*map(dict.values, adapters), strict=True))
 
 
-def test_the_base_model_must_not_change(model_folder: Path, tmp_path: Path, datasets_cache: None) -> None:
+@pytest.mark.parametrize("options", [LORA, ("--distillation_weight=1",)])
+def test_the_base_model_must_not_change(
+    model_folder: Path, tmp_path: Path, datasets_cache: None, options: tuple[str, ...]
+) -> None:
     shutil.copytree(model_folder, tmp_path / "base")
     config = write_recipe(tmp_path, tmp_path / "base", ROWS)
-    train(config, tmp_path / "run", *LORA)
+    train(config, tmp_path / "run", *options)
     model = AutoModel.from_pretrained(tmp_path / "base")
     model.lm_head.weight.data.add_(1.0)
     model.save_pretrained(tmp_path / "base")
     (tmp_path / "run" / "results.json").unlink()
     with pytest.raises(SystemExit, match="init_from"):
-        train(config, tmp_path / "run", *LORA)
+        train(config, tmp_path / "run", *options)
 
 
 @pytest.mark.skipif(

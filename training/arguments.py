@@ -47,6 +47,13 @@ class TrainingArguments(Options):
     lora_targets: list[str] = option(
         [], "Modules to which LoRA is added; defaults to the projections of attention and MLPs."
     )
+    distillation_weight: float | None = option(
+        None,
+        "Weight of the divergence from the left-to-right predictions of init_from, which is added to the loss of "
+        "left-to-right sequences. Without LoRA, it needs a copy of init_from in memory.",
+        above=0,
+        below=math.inf,
+    )
     objective: Literal["any_order", "masked_diffusion", "score_entropy"] = option(
         "any_order", "Training loss. A decoder must use any_order; score_entropy requires target_injection=sigma."
     )

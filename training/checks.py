@@ -10,7 +10,7 @@ from modeling_aogpt.configuration_aogpt import MAX_SIZES
 from modeling_aogpt.data_collator import OrderDistribution
 from modeling_aogpt.validation import check_number
 from training.architecture import Architecture, build_config
-from training.arguments import TrainingArguments, order_settings
+from training.arguments import LEFT_TO_RIGHT_ORDERS, TrainingArguments, order_settings
 
 
 def set_defaults(model: Architecture, data: DataArguments, training: TrainingArguments) -> None:
@@ -49,6 +49,13 @@ def check_arguments(model: Architecture, data: DataArguments, training: Training
         raise ValueError("`lora_rank` needs an initial model. Set `init_from`, or remove `lora_rank`.")
     if not training.lora_rank and (training.lora_alpha or training.lora_targets):
         raise ValueError("`lora_alpha` and `lora_targets` have no effect without `lora_rank`. Set it, or remove them.")
+    is_left_to_right = training.orders in LEFT_TO_RIGHT_ORDERS or training.final_left_to_right_fraction
+    needed = training.init_from, training.left_to_right_fraction or is_left_to_right
+    if training.distillation_weight and not (all(needed) and model["architecture"] == "decoder"):
+        raise ValueError(
+            "`distillation_weight` needs an initial decoder, and left-to-right sequences. Set `init_from` and "
+            "`left_to_right_fraction`, or remove `distillation_weight`."
+        )
     if training.keep_best == "left_to_right" and model["architecture"] == "encoder":
         raise ValueError("`keep_best=left_to_right` needs a decoder. Set `keep_best=any_order`.")
     if training.early_stopping_patience and not training.keep_best:

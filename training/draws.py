@@ -44,7 +44,7 @@ class OrderDraws:
         )
 
     def __call__(self, features: Sequence[Mapping[str, object]]) -> dict[str, torch.Tensor]:
-        """Return `input_ids`, `orders` and `labels`. Features have `input_ids` and `order_seed`, the sample number."""
+        """Return arguments of `AnyOrderObjective`. Features have `input_ids` and `order_seed`, the sample number."""
         training, final = self.training, self.training.final_left_to_right_fraction
         if final is not None:
             samples = _sample_numbers(features)
@@ -54,7 +54,11 @@ class OrderDraws:
                 {**feature, "left_to_right_fraction": final if last else training.left_to_right_fraction}
                 for feature, last in zip(features, is_final.tolist(), strict=True)
             ]
-        return self._collator(features)
+        batch = self._collator(features)
+        if training.distillation_weight:
+            positions = torch.arange(batch["orders"].shape[1])
+            batch["left_to_right_rows"] = (batch["orders"] == positions).all(dim=1).nonzero()[:, 0]
+        return batch
 
 
 class MaskDraws:

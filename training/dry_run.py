@@ -166,6 +166,8 @@ def device_memory(model: Model, num_tokens: int, training: TrainingArguments, la
     config = model.config
     num_parameters = sum(weight.numel() for weight in trainable_weights(model).values())
     frozen = sum(weight.nbytes for weight in model.parameters() if not weight.requires_grad)
+    if training.distillation_weight and not training.lora_rank:
+        frozen += 4 * num_parameters  # the copy of the initial model
     value_bytes = 4 if (training.mixed_precision or launch["mixed_precision"]) == "no" else 2
     per_layer = ACTIVATION_BYTES[training.activation_checkpointing]
     per_token = per_layer * config.num_hidden_layers + (ACTIVATION_BYTES["none"] - per_layer)  # of one recomputed layer

@@ -42,9 +42,9 @@ def frozen_dtype(config: PreTrainedConfig) -> torch.dtype:
 
 
 def check_base(training: TrainingArguments, checkpoint: dict[str, Any]) -> None:
-    """Raise a `ValueError` if a checkpoint, which lacks the frozen weights, was made with another initial model."""
+    """Raise a `ValueError` if a checkpoint, which lacks the initial weights, was made with another initial model."""
     if identity_of_weights(training.init_from) != checkpoint["initial_weights"]:
         raise ValueError(
             f"The weights of `init_from` ({training.init_from}) have changed since the start of the run. Restore them. "
-            "With LoRA, a checkpoint contains only the trained weights."
+            "With LoRA or distillation, the run still needs them, and its checkpoints do not contain them."
         )

@@ -11,11 +11,15 @@ same upper bound on -log p(x) / n. This bound is Eq. 7 of the paper, which equal
 from typing import Any
 
 import torch
+import torch.nn.functional as F
+from peft.tuners.tuners_utils import BaseTunerLayer
+from peft.utils.other import AuxiliaryTrainingWrapper
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 from modeling_aogpt import modeling_aogpt as modeling
 from modeling_aogpt.loading import Model
-from modeling_aogpt.modeling_aogpt import Loss, head_loss
+from modeling_aogpt.modeling_aogpt import LOGITS_PER_CHUNK, Loss, head_loss
 from modeling_aogpt.orders import index_by_rank
 from modeling_aogpt.unmasking import log_linear_noise
 from modeling_aogpt.validation import prepare_input_ids, prepare_labels
@@ -46,7 +50,17 @@ class Objective(nn.Module):
 
 
 class AnyOrderObjective(Objective):
-    """Mean any-order loss (Eq. 7). The decoder predicts each token given the tokens before it in an order."""
+    """
+    Mean any-order loss (Eq. 7). The decoder predicts each token given the tokens before it in an order.
+
+    With `distillation_weight`, the loss of each label in a left-to-right sequence also has this weight times the
+    divergence KL(source || model). The source is `source`, or else the model without its adapters.
+    """
+
+    def __init__(self, model: Model) -> None:
+        super().__init__(model)
+        self.distillation_weight: float | None = None
+        self.source: Model | None = None
 
     def forward(
         self,
@@ -55,6 +69,7 @@ class AnyOrderObjective(Objective):
         labels: torch.LongTensor | None = None,
         num_items_in_batch: torch.Tensor | None = None,
         attention_mask: torch.LongTensor | None = None,
+        left_to_right_rows: torch.LongTensor | None = None,
     ) -> torch.Tensor:
         """
         Return the loss of sequences. `input_ids`, `orders` and `labels` have shape (batch, n).
@@ -67,7 +82,14 @@ class AnyOrderObjective(Objective):
         """
         output, orders = self.model.forward_by_rank(input_ids, orders, attention_mask=None)
         labels = prepare_labels(self.model, input_ids if labels is None else labels, input_ids)
-        return self.compute_loss(output.last_hidden_state, index_by_rank(labels, orders), num_items_in_batch)
+        states, labels = output.last_hidden_state, index_by_rank(labels, orders)
+        loss = self.compute_loss(states, labels, num_items_in_batch)
+        if self.distillation_weight and len(left_to_right_rows):
+            is_label = (labels != -100).to(torch.promote_types(states.dtype, torch.float32))
+            count = is_label.sum() if num_items_in_batch is None else num_items_in_batch
+            weights = self.distillation_weight * is_label / count
+            loss = loss + self.compute_divergence(*(x[left_to_right_rows] for x in (states, weights, input_ids)))
+        return loss
 
     @torch.compiler.disable  # see `compile_head_loss`
     def compute_loss(
@@ -75,6 +97,42 @@ class AnyOrderObjective(Objective):
     ) -> torch.Tensor:
         """Return the loss for the hidden states (batch, n, hidden_size) and the labels (batch, n), both by rank."""
         return self.model.compute_loss_of_states(hidden_states, labels, num_items_in_batch)
+
+    @torch.compiler.disable  # see `compile_head_loss`
+    def compute_divergence(
+        self, states: torch.Tensor, weights: torch.Tensor, input_ids: torch.LongTensor
+    ) -> torch.Tensor:
+        """
+        Return the weighted sum of the divergences of left-to-right sequences. The backward pass repeats their logits.
+
+        `states` (batch, n, hidden_size) and `weights` (batch, n) are by rank, `input_ids` (batch, n) by position.
+        """
+        source, parts = self.source or self.model, self.model.modules()
+        adapters = [part for part in parts if isinstance(part, (BaseTunerLayer, AuxiliaryTrainingWrapper))]
+        for adapter in adapters:
+            adapter.enable_adapters(False)
+        with torch.no_grad():
+            output, _ = source.forward_by_rank(input_ids, None, attention_mask=None)
+        for adapter in adapters:
+            adapter.enable_adapters(True)
+        # A quarter of the chunk of `head_loss`, because autograd keeps four times as many tensors.
+        limit = LOGITS_PER_CHUNK["cpu" if states.is_cpu else "accelerator"] // 4
+        size = max(limit // self.model.config.vocab_size, 1)
+        chunks = (part.flatten(0, 1).split(size) for part in (states, output.last_hidden_state, weights))
+        heads, options = (self.model.lm_head, source.lm_head), {"use_reentrant": False, "preserve_rng_state": False}
+        return sum(checkpoint(_divergence, *heads, *chunk, **options) for chunk in zip(*chunks, strict=True))
+
+
+def _divergence(
+    head: nn.Linear, source_head: nn.Linear, states: torch.Tensor, source_states: torch.Tensor, weights: torch.Tensor
+) -> torch.Tensor:
+    """Return the weighted sum of the divergences of N positions."""
+    logits, source_logits = (
+        F.linear(inputs, layer.weight, layer.bias).to(torch.promote_types(inputs.dtype, torch.float32))
+        for inputs, layer in ((states, head), (source_states, source_head))
+    )
+    kl = F.kl_div(logits.log_softmax(-1), source_logits.log_softmax(-1), reduction="none", log_target=True)
+    return (kl.sum(-1) * weights).sum()
 
 
 class MaskedDiffusionObjective(Objective):

@@ -53,7 +53,7 @@ from training.command_line import parse_arguments
 from training.draws import MaskDraws, OrderDraws
 from training.evaluation import evaluate, read_samples, write_samples
 from training.lora import check_base
-from training.model import check_tokenizer, create_model, distribute
+from training.model import check_tokenizer, create_model, distribute, make_model
 from training.objectives import OBJECTIVES
 from training.optimization import (
     ExponentialMovingAverage,
@@ -177,13 +177,17 @@ class Pretraining:
         self.gradient_norms: dict[int, float] = {}  # by step, before clipping; only of steps that may still be logged
         if checkpoint is not None:  # the files in the folder `init_from` may have changed after the start of the run
             self.initial_weights = checkpoint.metadata["initial_weights"]
-            if training.lora_rank:
+            if training.lora_rank or training.distillation_weight:
                 check_base(training, checkpoint.metadata)
         else:
             self.initial_weights = None if training.init_from is None else identity_of_weights(training.init_from)
         config = build_config(architecture, **vocabulary_arguments(data.tokenizer))
         self.model = create_model(config, training, accelerator, load_weights=checkpoint is None)
         self.objective = OBJECTIVES[architecture["architecture"], training.objective](self.model)
+        if training.distillation_weight:
+            self.objective.distillation_weight = training.distillation_weight
+            if not training.lora_rank:
+                self.objective.source = make_model(config, training.init_from).requires_grad_(False)
         self.optimizer = create_optimizer(self.model, training)
         self.parallel_objective, self.parallel_optimizer = distribute(accelerator, self.objective, self.optimizer)
         self.ema = ExponentialMovingAverage(self.model, training.ema_decay)  # after `distribute`, which shards weights

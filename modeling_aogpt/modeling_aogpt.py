@@ -821,10 +821,13 @@ class AOGPTForAnyOrderLM(AOGPTWithHead, AnyOrderGenerationMixin, AnyOrderInfilli
         input_ids: torch.LongTensor,
         orders: torch.LongTensor | None,
         attention_mask: torch.Tensor | None,
+        has_start_tokens: bool = True,
         **kwargs: Unpack[TransformersKwargs],
     ) -> tuple[BaseModelOutput, torch.LongTensor]:
         """
         Check the inputs of [`forward`], and run the decoder on one row for each rank.
+
+        If `has_start_tokens` is False, a start token at the beginning of a sequence is text.
 
         Returns:
             The output of the decoder, with `last_hidden_state` (batch, n, hidden_size) by rank, and the orders (batch,
@@ -837,8 +840,11 @@ class AOGPTForAnyOrderLM(AOGPTWithHead, AnyOrderGenerationMixin, AnyOrderInfilli
             orders = left_to_right_orders(batch_size, length, device=input_ids.device)
         elif should_validate(self, input_ids):
             check_orders("orders", orders, batch_size, length)
-        orders, is_token = orders.long(), token_mask(self.config, input_ids, attention_mask)
-        if attention_mask is not None or self.config.start_token_id is not None:
+        has_start_tokens &= self.config.start_token_id is not None
+        is_given = torch.ones_like(input_ids) if attention_mask is None else attention_mask
+        is_token = token_mask(self.config, input_ids, attention_mask) if has_start_tokens else is_given != 0
+        orders = orders.long()
+        if attention_mask is not None or has_start_tokens:
             orders = group_orders(orders, (~is_token).long())
         ids, positions = index_by_rank(input_ids, orders), index_by_rank(token_positions(is_token), orders)
         rows = branch_rows(ids, positions, torch.zeros_like(ids))

@@ -66,6 +66,17 @@ def test_any_order_loss_of_a_decoder_is_the_mean_over_orders() -> None:
     torch.testing.assert_close(torch.stack([objective(IDS, orders=order[None]) for order in orders]).mean(), expected)
 
 
+def test_packed_text_may_begin_with_the_start_token() -> None:
+    """It is an end-of-text there, and is predicted. In the model, a start token before the text says so."""
+    model, ids = random_model(start_token_id=3), torch.tensor([[3, 1, 4, 1], [2, 6, 3, 3]])
+    orders = torch.tensor([[2, 0, 3, 1], [1, 3, 2, 0]])
+    whole, with_start = (torch.nn.functional.pad(values, (1, 0), value=3) for values in (ids, orders + 1))
+    with_start[:, 0] = 0
+    expected = -model.log_likelihood(whole, orders=with_start).token_log_likelihood[:, 1:]
+    assert (expected > 0).all()
+    torch.testing.assert_close(AnyOrderObjective(model)(ids, orders).double(), expected.mean())
+
+
 def test_any_order_loss_and_gradients_of_a_decoder_equal_those_of_the_model() -> None:
     model = random_model()
     ids, orders = torch.randint(11, (3, 8)), torch.stack([torch.randperm(8) for _ in range(3)])

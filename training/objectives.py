@@ -22,7 +22,7 @@ from modeling_aogpt.loading import Model
 from modeling_aogpt.modeling_aogpt import LOGITS_PER_CHUNK, Loss, head_loss
 from modeling_aogpt.orders import index_by_rank
 from modeling_aogpt.unmasking import log_linear_noise
-from modeling_aogpt.validation import prepare_input_ids, prepare_labels
+from modeling_aogpt.validation import check_text_ids, prepare_input_ids
 
 
 def compile_head_loss(**options: Any) -> None:
@@ -78,10 +78,12 @@ class AnyOrderObjective(Objective):
         collator. Then no token attends to padding, and `attention_mask`, which these batches contain, is not used.
 
         `labels` defaults to `input_ids`. Tokens with the label -100 are not part of the loss. The sum of the losses of
-        the other tokens is divided by `num_items_in_batch`, which defaults to their number.
+        the other tokens is divided by `num_items_in_batch`, which defaults to their number. The first token is always
+        text: packed text may begin with an end-of-text that is also the model's start token.
         """
-        output, orders = self.model.forward_by_rank(input_ids, orders, attention_mask=None)
-        labels = prepare_labels(self.model, input_ids if labels is None else labels, input_ids)
+        output, orders = self.model.forward_by_rank(input_ids, orders, attention_mask=None, has_start_tokens=False)
+        labels = (input_ids if labels is None else labels).long()
+        check_text_ids(self.model, "labels", labels, also_allowed=-100)
         states, labels = output.last_hidden_state, index_by_rank(labels, orders)
         loss = self.compute_loss(states, labels, num_items_in_batch)
         if self.distillation_weight and len(left_to_right_rows):
@@ -112,7 +114,7 @@ class AnyOrderObjective(Objective):
         for adapter in adapters:
             adapter.enable_adapters(False)
         with torch.no_grad():
-            output, _ = source.forward_by_rank(input_ids, None, attention_mask=None)
+            output, _ = source.forward_by_rank(input_ids, None, attention_mask=None, has_start_tokens=False)
         for adapter in adapters:
             adapter.enable_adapters(True)
         # A quarter of the chunk of `head_loss`, because autograd keeps four times as many tensors.

@@ -246,6 +246,8 @@ class DataCollatorForAnyOrderLM:
             `min_context` and `max_context`, the distribution of the orders (see [`OrderDistribution`]).
         seed (`int`, defaults to 0): Seed of the run, from which orders are drawn.
         pad_to_multiple_of (`int`, *optional*): Round the length of the sequences up to a multiple of this number.
+        start_token_id (`int`, *optional*): `config.start_token_id` of the model. If a sequence begins with this token,
+            the label of the token becomes -100, because it has no loss. Otherwise, the `Trainer` counts it as a label.
 
     Raises:
         ValueError: If a value is not allowed. Calling the collator also raises it if a feature has no `input_ids` or is
@@ -268,6 +270,7 @@ class DataCollatorForAnyOrderLM:
     pad_to_multiple_of: int | None = None
     min_context: int | None = None
     max_context: int | None = None
+    start_token_id: int | None = None
     _stream: tuple[tuple[int, int], torch.Generator] | None = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -318,11 +321,11 @@ class DataCollatorForAnyOrderLM:
             turns = is_start.cumsum(dim=1) * in_turns[:, None]
         fractions = torch.tensor(fractions, dtype=torch.float64)[:, None]
         orders, is_context = distribution.draw(self.seed, samples, num_tokens, width, fractions, is_given, turns)
-        batch = {
-            "input_ids": _pad(ids, width, self.pad_token_id or 0),
-            "orders": orders,
-            "labels": padded_labels.masked_fill(is_context, -100),
-        }
+        padded_ids = _pad(ids, width, self.pad_token_id or 0)
+        has_loss = ~is_context
+        if self.start_token_id is not None:
+            has_loss[:, 0] &= padded_ids[:, 0] != self.start_token_id
+        batch = {"input_ids": padded_ids, "orders": orders, "labels": padded_labels.masked_fill(~has_loss, -100)}
         if min(lengths) < width:
             batch["attention_mask"] = is_token.long()
         return batch

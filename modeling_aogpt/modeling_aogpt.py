@@ -33,7 +33,7 @@ from transformers.utils.output_capturing import capture_outputs
 from .causal import CACHE_NAME, CausalGenerationMixin, check_old_cache_name, prepare_causal_inputs
 from .configuration_aogpt import AOGPTConfig
 from .decoding_state import CachedDecodingState
-from .devices import mask_for_kernels, product_dtype, uses_autocast, without_cudnn_attention
+from .devices import is_readable, mask_for_kernels, product_dtype, uses_autocast, without_cudnn_attention
 from .generation import AnyOrderGenerationMixin
 from .generation_config import AnyOrderGenerationConfig
 from .infill import AnyOrderInfillingMixin
@@ -711,6 +711,7 @@ class AOGPTWithHead(AOGPTPreTrainedModel):
     model_class: type[AOGPTStack] = AOGPTModel
     _tied_weights_keys = {"lm_head.weight": "model.embed_tokens.weight"}
     _tp_plan = {"lm_head": "colwise_gather_output"}
+    _has_checked_count = False
 
     def __init__(self, config: AOGPTConfig) -> None:
         super().__init__(config)
@@ -730,6 +731,20 @@ class AOGPTWithHead(AOGPTPreTrainedModel):
                 f"{type(self).__name__} has no `{name}`. Load the model folder with AutoModel, which makes an "
                 "AOGPTForAnyOrderLM."
             ) from error
+
+    def warn_if_starts_count(
+        self, labels: torch.LongTensor, is_start: torch.BoolTensor | None, num_items_in_batch: object = None
+    ) -> None:
+        """Warn if start tokens, which have no loss, count in `num_items_in_batch`. Read only the first batch."""
+        if is_start is None or num_items_in_batch is None or self._has_checked_count or not is_readable(labels):
+            return
+        self._has_checked_count = True
+        if (is_start & (labels != -100)).any():
+            logger.warning_once(
+                "The Trainer counts start tokens as labels, but they have no loss, so the loss is divided by a number "
+                "that is too large. Set their labels to -100. DataCollatorForAnyOrderLM does so with "
+                "`start_token_id=model.config.start_token_id`."
+            )
 
     def apply_head(self, hidden_states: torch.Tensor) -> torch.Tensor:
         """Return logits (..., vocab_size) on the device of `hidden_states`, even if the head is on another device."""
@@ -894,7 +909,9 @@ class AOGPTForAnyOrderLM(AOGPTWithHead, AnyOrderGenerationMixin, AnyOrderInfilli
             )
         output, orders = self.forward_by_rank(input_ids, orders, attention_mask, **kwargs)
         if labels is not None:
-            labels = prepare_labels(self, labels, input_ids, attention_mask)
+            given, labels = labels, prepare_labels(self, labels, input_ids, attention_mask)
+            is_start = start_mask(self.config, input_ids, attention_mask)
+            self.warn_if_starts_count(given, is_start, kwargs.get("num_items_in_batch"))
         head = self.lm_head
         is_plain = type(head) is nn.Linear and type(head.weight) is nn.Parameter and not head.weight.is_meta
         if skip_logits and labels is not None and is_plain:
@@ -1068,8 +1085,9 @@ class AOGPTForCausalLM(AOGPTWithHead, CausalGenerationMixin):
         logits[..., self.config.num_valid_tokens :] = torch.finfo(logits.dtype).min
         loss = None
         if labels is not None:
-            labels = prepare_labels(self, labels, input_ids)
+            given, labels = labels, prepare_labels(self, labels, input_ids)
             if inputs.is_start is not None:
+                self.warn_if_starts_count(given[:, 1:], inputs.is_start[:, 1:], kwargs.get("num_items_in_batch"))
                 labels = labels.masked_fill(inputs.is_start, -100)
             loss = self.compute_loss(logits, F.pad(labels[:, 1:], (0, 1), value=-100), **kwargs)
         if inputs.is_beyond is not None:  # after the loss, which has no part in this

@@ -24,7 +24,13 @@ ROWS = [{"input_ids": [3, 1, 4, 1, 5, 9, 2, 6][: 4 + index % 5], "order_seed": i
 COLLATOR = DataCollatorForAnyOrderLM(pad_token_id=0)
 
 
-def train(model: AOGPTForAnyOrderLM, folder: Path, collator: Callable = COLLATOR, **arguments: object) -> list[float]:
+def train(
+    model: AOGPTForAnyOrderLM,
+    folder: Path,
+    collator: Callable = COLLATOR,
+    rows: list[dict] = ROWS,
+    **arguments: object,
+) -> list[float]:
     """Train a model and return the loss of each step."""
     arguments = TrainingArguments(
         folder,
@@ -36,7 +42,7 @@ def train(model: AOGPTForAnyOrderLM, folder: Path, collator: Callable = COLLATOR
         remove_unused_columns=False,
         **arguments,
     )
-    trainer = Trainer(model.float(), arguments, train_dataset=ROWS, data_collator=collator)
+    trainer = Trainer(model.float(), arguments, train_dataset=rows, data_collator=collator)
     trainer.train()
     return [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
 
@@ -54,6 +60,27 @@ def test_gradient_accumulation_gives_the_losses_of_one_batch(tmp_path: Path) -> 
     one = train(random_model(), tmp_path, max_steps=3, per_device_train_batch_size=16)
     four = train(random_model(), tmp_path, max_steps=3, per_device_train_batch_size=4, gradient_accumulation_steps=4)
     torch.testing.assert_close(torch.tensor(four), torch.tensor(one), rtol=1e-3, atol=1e-3)
+
+
+def test_start_tokens_do_not_count_as_labels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With accumulation, the loss is that of the texts without their start tokens."""
+    warnings: list[str] = []
+    monkeypatch.setattr("modeling_aogpt.modeling_aogpt.logger.warning_once", warnings.append)
+    start = [{"input_ids": [10] * (index % 3 > 0) + row["input_ids"]} for index, row in enumerate(ROWS)]
+    losses, options = [], {"max_steps": 2, "gradient_accumulation_steps": 4, "per_device_train_batch_size": 4}
+    for rows, given in ((ROWS, None), (start, 10), (start, None)):
+        collator = DataCollatorForAnyOrderLM(0, "left_to_right", start_token_id=given)
+        losses.append(train(random_model(start_token_id=10), tmp_path, collator, rows, **options))
+        assert len(warnings) == (rows is start and given is None)
+    torch.testing.assert_close(losses[1], losses[0], rtol=1e-4, atol=0)
+    assert losses[2][0] < 0.95 * losses[0][0]
+    causal = AOGPTForCausalLM(random_model(start_token_id=10).config).train()
+    ids, mask = torch.tensor([[0, 10, 3, 1], [10, 3, 1, 4]]), torch.tensor([[0, 1, 1, 1], [1, 1, 1, 1]])
+    for labels in (ids.masked_fill(ids == 10, -100), ids):  # the label of the first column is never predicted
+        warnings.clear()
+        causal._has_checked_count = False
+        causal(ids, mask, labels=labels, num_items_in_batch=6)
+        assert len(warnings) == (labels is ids)
 
 
 def test_the_trainer_needs_no_logits(tmp_path: Path) -> None:

@@ -27,8 +27,11 @@ from .validation import check_integer_dtype, check_tensor, prepare_input_ids, sh
 # Name of the cache in the outputs of models, and in the arguments that `generate` of Transformers passes to models.
 # Transformers 5.24 renamed it from `past_key_values` to `cache`.
 CACHE_NAME = "cache" if "cache" in CausalLMOutputWithPast.__dataclass_fields__ else "past_key_values"
-# Attribute of caches: the column (batch,) of the start token of each text, or -1 if a text begins without one.
-STARTS_NAME = "_aogpt_starts"
+# Attribute of caches: whether all texts begin with a start token to which rows attend.
+VISIBLE_NAME = "_aogpt_start_is_visible"
+# Value of all elements of the key of any other start token, in the first layer of a cache. No row attends to the token,
+# and later passes recognize it by this key, even if the texts were reordered. It is exact in every dtype.
+START_KEY = 1.625
 
 LARGEST_MASKED = -10_000  # of an additive attention mask, as in models of the time of GPT-2
 
@@ -47,14 +50,26 @@ def check_old_cache_name(cache: Cache | None) -> None:
 
 
 class StartRowCache:
-    """Wrapper of a Transformers cache that does not store the start row, the first row of every forward pass."""
+    """
+    Wrapper of a Transformers cache that does not store the start row, the first row of every forward pass.
 
-    def __init__(self, cache: Cache) -> None:
-        self.cache = cache
+    `is_start` (batch, n) marks new tokens that are start tokens. In the first layer, their keys become `START_KEY`.
+    """
+
+    def __init__(self, cache: Cache, is_start: torch.BoolTensor | None) -> None:
+        self.cache, self.is_start = cache, is_start
 
     def update(self, keys: torch.Tensor, values: torch.Tensor, layer_idx: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Cache all new rows but the first. Return the keys and values of the first row, then all cached ones."""
-        stored_keys, stored_values = self.cache.update(keys[:, :, 1:], values[:, :, 1:], layer_idx)
+        new_keys, marks_starts = keys[:, :, 1:], layer_idx == 0 and self.is_start is not None
+        if marks_starts:
+            new_keys = new_keys.masked_fill(self.is_start.to(keys.device)[:, None, :, None], START_KEY)
+        stored_keys, stored_values = self.cache.update(new_keys, values[:, :, 1:], layer_idx)
+        if marks_starts and hasattr(self.cache.layers[0], "_quantize"):
+            raise ValueError(
+                "A quantized cache can hold start tokens only if all texts begin with one in the first column. Use "
+                "another cache, or remove the start tokens."
+            )
         return torch.cat((keys[:, :, :1], stored_keys), dim=2), torch.cat((values[:, :, :1], stored_values), dim=2)
 
 
@@ -88,7 +103,7 @@ def prepare_causal_inputs(
     if config.start_token_id is not None:
         starts = find_start_tokens(config.start_token_id, input_ids, first, num_cached, cache)
         is_start = columns == starts[:, None]
-        num_added, hidden = replace_start_row(starts, first, is_visible)
+        num_added, hidden = replace_start_row(starts, first, is_visible, num_cached, cache)
     elif not model.training and isinstance(num_cached, int) and num_cached == 0 and is_readable(input_ids):
         warn_if_started(config, input_ids[:, 0] if first is None else input_ids[columns == first[:, None]])
     positions, last = prepare_positions(model, input_ids, position_ids, is_token, num_cached, starts, is_start)
@@ -108,8 +123,10 @@ def prepare_causal_inputs(
         "positions": F.pad(positions.expand_as(input_ids), (num_added, 0), value=-1),
         "target_positions": F.pad(targets, (num_added, 0)),
         "attention_mask": mask,
-        "cache": StartRowCache(cache) if cache is not None and num_added else cache,
+        "cache": cache,
     }
+    if cache is not None and num_added:
+        rows["cache"] = StartRowCache(cache, None if hidden is None else is_start)
     return CausalInputs(rows, is_start, is_beyond)
 
 
@@ -136,74 +153,67 @@ def find_start_tokens(
     num_cached: int | torch.Tensor,
     cache: Cache | None,
 ) -> torch.LongTensor:
-    """
-    Return the column (batch,) of the start token of each text, or -1, and store the result in the cache.
-
-    If the first token of a text is cached, the stored result of an earlier pass is used.
-    """
+    """Return the column (batch,) of the start token of each text, or -1."""
     length, index = input_ids.shape[1], first - num_cached
     tokens = input_ids.gather(1, index.clamp(0, length - 1)[:, None])[:, 0]
-    starts = torch.where((index >= 0) & (index < length) & (tokens == start_token_id), first, -1)
-    if cache is None:
+    is_new = (index >= 0) & (index < length) & (tokens == start_token_id)
+    if cache is None or (isinstance(num_cached, int) and num_cached == 0):
+        return torch.where(is_new, first, -1)
+    return torch.where(is_new, first, read_cached_starts(cache, num_cached, first))
+
+
+def read_cached_starts(cache: Cache, num_cached: int | torch.Tensor, texts: torch.Tensor) -> torch.LongTensor:
+    """Return the column (batch,) of the start token of each cached text, or -1. `texts` has their number and device."""
+    is_visible, keys = getattr(cache, VISIBLE_NAME, None), cache.layers[0].keys
+    if is_visible is None and (
+        not isinstance(num_cached, torch.Tensor) or (is_readable(num_cached) and num_cached > 0)
+    ):
+        raise ValueError(
+            "`cache` was not filled by `forward` of an AOGPTForCausalLM, so it is unknown whether the cached texts "
+            "begin with the start token. Pass an empty cache and the whole texts."
+        )
+    starts = texts.new_full((len(texts),), 0 if is_visible else -1)
+    if keys.dim() < 4:  # all keys are quantized
         return starts
-    known = None
-    if isinstance(num_cached, torch.Tensor) or num_cached > 0:
-        known = check_known_starts(getattr(cache, STARTS_NAME, None), num_cached, len(input_ids))
-    if known is not None:
-        starts = torch.where(index < 0, known.to(first.device), starts)
-    if known is not None and cache.is_compileable:
-        known.copy_(starts)  # compiled passes must not replace tensors of a cache
-    else:
-        if cache.is_compileable and not torch.compiler.is_compiling():
-            torch._dynamo.mark_static_address(starts)  # for CUDA graphs, as in the caches of Transformers
-        setattr(cache, STARTS_NAME, starts)
-    return starts
+    is_start = (keys[:, 0] == START_KEY).all(dim=-1)
+    is_start &= torch.arange(keys.shape[2], device=keys.device) < num_cached  # others may be of an earlier text
+    is_start = is_start.to(texts.device)
+    return torch.where(is_start.any(dim=1), is_start.long().argmax(dim=1), starts)
 
 
 def replace_start_row(
-    starts: torch.LongTensor, first: torch.LongTensor, is_visible: torch.BoolTensor | None
+    starts: torch.LongTensor,
+    first: torch.LongTensor,
+    is_visible: torch.BoolTensor | None,
+    num_cached: int | torch.Tensor,
+    cache: Cache | None,
 ) -> tuple[int, torch.LongTensor | None]:
     """
     Return the number of start rows to add, and the hidden slot (batch,) of start tokens; -1 or None if there is none.
 
     If every text begins with a start token in the first column, these tokens are visible, and no start row is added.
+    Static caches always hide start tokens, because compiled passes cannot read how they were filled.
     """
-    if not is_readable(starts):
-        return 1, starts
-    replaces_all, is_any = torch.stack((((starts == 0) & (first == 0)).all(), (starts >= 0).any())).tolist()
-    if replaces_all and is_visible is None:
-        return 0, None
-    return 1, starts if is_any else None
+    is_empty = isinstance(num_cached, int) and num_cached == 0
+    can_replace = is_visible is None and (is_empty or getattr(cache, VISIBLE_NAME, False))
+    can_replace &= cache is None or not cache.is_compileable
+    replaces_all, is_any = False, True
+    if is_readable(starts):
+        replaces_all, is_any = torch.stack((((starts == 0) & (first == 0)).all(), (starts >= 0).any())).tolist()
+        replaces_all &= can_replace
+    if cache is not None and (is_empty or not hasattr(cache, VISIBLE_NAME)):
+        setattr(cache, VISIBLE_NAME, replaces_all)
+    return (0, None) if replaces_all else (1, starts if is_any else None)
 
 
 def begins_with_start(
     config: AOGPTConfig, input_ids: torch.LongTensor, attention_mask: torch.Tensor | None, cache: Cache | None
 ) -> torch.BoolTensor:
     """Return whether each text of a generation begins with the start token, a tensor (batch,)."""
-    known = getattr(cache, STARTS_NAME, None)
-    if known is not None and cache.get_seq_length() > 0:
-        return known >= 0
+    if hasattr(cache, VISIBLE_NAME) and (num_cached := cache.get_seq_length()) > 0:
+        return read_cached_starts(cache, num_cached, input_ids) >= 0
     is_whole = attention_mask is not None and attention_mask.shape == input_ids.shape
     return start_mask(config, input_ids, attention_mask if is_whole else None).any(dim=1)
-
-
-def check_known_starts(
-    known: torch.LongTensor | None, num_cached: int | torch.Tensor, batch_size: int
-) -> torch.LongTensor | None:
-    """Return the columns (batch,) of the start tokens of cached texts, or None if the cache must be empty."""
-    if known is None and (not isinstance(num_cached, torch.Tensor) or (is_readable(num_cached) and num_cached > 0)):
-        raise ValueError(
-            "`cache` was not filled by `forward` of an AOGPTForCausalLM, so it is unknown whether the cached texts "
-            "begin with the start token. Pass an empty cache and the whole texts."
-        )
-    if known is None or len(known) == batch_size:
-        return known
-    if (known != known[0]).any():
-        raise ValueError(
-            f"`cache` was filled with {len(known)} texts, only some of which begin with the start token, but "
-            f"`input_ids` has {batch_size} sequences. Remove the start token from all texts, or fill a new cache."
-        )
-    return known[:1].repeat(batch_size)
 
 
 def warn_if_started(config: AOGPTConfig, tokens: torch.LongTensor) -> None:

@@ -186,13 +186,38 @@ def test_texts_in_a_cache_are_known_or_refused(any_order: AOGPTForAnyOrderLM, te
         other.update(filled.layers[layer].keys, filled.layers[layer].values, layer)
     with pytest.raises(ValueError, match="`cache` was not filled by"):
         causal(text[:, 4:5], cache=other)
-    mixed = causal(torch.stack((text[0], add_start(text)[1, :-1])), use_cache=True)[CACHE_NAME]
-    mixed.crop(-6)
-    mixed.batch_repeat_interleave(2)
-    with pytest.raises(ValueError, match="only some of which begin"):
-        causal(text[[0, 0, 1, 1], 6:7], cache=mixed)
+    quantized = DynamicCache(config=causal.config)
+    quantized.layers[0]._quantize = None
+    with pytest.raises(ValueError, match="quantized cache"):
+        causal(torch.stack((text[0], add_start(text)[1, :-1])), cache=quantized)
     with pytest.raises(ValueError, match="`position_ids` must be 0 at the start token"):
         causal(add_start(text[:, :4]), position_ids=torch.arange(1, 6))
+
+
+@pytest.mark.parametrize("kind", CACHES)
+@torch.no_grad()
+def test_texts_in_a_cache_may_be_reordered(any_order: AOGPTForAnyOrderLM, text: torch.LongTensor, kind: str) -> None:
+    """Loops of users do so, with texts that begin with the start token and others."""
+    causal, (ids, mask, _) = with_class(any_order, AOGPTForCausalLM), mix(text[:, :4])
+    last, keep = text[:1, 4:6], torch.ones(1, 2, dtype=torch.long)
+    operations: list[tuple[list[int], Callable[[Any], object]]] = [
+        ([2, 0, 1], lambda cache: cache.reorder_cache(torch.tensor([2, 0, 1]))),
+        ([1, 1, 2], lambda cache: [layer.reorder_cache(torch.tensor([1, 1, 2])) for layer in cache.layers]),
+    ]
+    if kind == "dynamic":
+        operations += [
+            ([0, 0, 1, 1, 2, 2], lambda cache: cache.batch_repeat_interleave(2)),
+            ([0], lambda cache: cache.batch_select_indices(torch.tensor([0]))),
+        ]
+    for rows, change in operations:
+        for inputs, seen in ((ids, mask), (ids[:, 1:], None)):
+            cache = CACHES[kind](causal.config)
+            causal(inputs, seen, cache=cache)
+            change(cache)
+            new = last.expand(len(rows), -1)
+            seen = None if seen is None else torch.cat((seen[rows], keep.expand(len(rows), -1)), dim=1)
+            expected = causal(torch.cat((inputs[rows], new), dim=1), seen).logits[:, -2:]
+            assert_close(causal(new, seen, cache=cache).logits, expected)
 
 
 GENERATIONS: dict[str, dict[str, Any]] = {

@@ -17,6 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 from torch.autograd.function import once_differentiable
+from torch.utils.checkpoint import checkpoint
 from transformers import initialization as init
 from transformers.activations import ACT2FN
 from transformers.cache_utils import Cache, DynamicCache
@@ -28,6 +29,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, PreTrainedModel
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 from transformers.processing_utils import Unpack
 from transformers.utils import ModelOutput, TransformersKwargs, can_return_tuple, logging
+from transformers.utils.import_utils import is_torch_greater_or_equal
 from transformers.utils.output_capturing import capture_outputs
 
 from .causal import CACHE_NAME, CausalGenerationMixin, check_old_cache_name, prepare_causal_inputs
@@ -71,6 +73,9 @@ LOGITS_PER_CHUNK = {"cpu": 2**25, "accelerator": 2**28}
 # The vocabulary is padded to a multiple of this number, because matrix products with an odd width are far slower on an
 # accelerator.
 WIDTH_MULTIPLE = {"cpu": 1, "accelerator": 64}
+
+# Whether a compiled graph may contain other graphs: older versions cannot divide it, as DDP needs.
+GATHERS_GRADIENTS = is_torch_greater_or_equal("2.13", accept_dev=True)
 
 Loss = Literal["cross_entropy", "score_entropy"]
 
@@ -240,21 +245,49 @@ class TargetModulation(nn.Module):
         self.proj = nn.Linear(config.target_embedding_size, num_vectors * config.hidden_size)
 
     def forward(
-        self, targets: torch.LongTensor, conditions: torch.Tensor | None, table: torch.Tensor | None = None
+        self,
+        targets: torch.LongTensor,
+        conditions: torch.Tensor | None,
+        table: torch.Tensor | None = None,
+        ranks: torch.LongTensor | None = None,
     ) -> tuple[torch.Tensor, ...]:
         """
         Return `num_vectors` tensors (batch, rows, hidden_size): the projected condition of each row.
 
         `targets` (batch, rows) are indices into `conditions` (n, target_embedding_size): embeddings of targets or noise
-        levels, after SiLU. `table` is the projection of all `conditions`, to avoid computing it again.
+        levels, after SiLU. `table` is the projection of all `conditions`, to avoid computing it again. `ranks` (batch,
+        rows) are the inverse permutations of `targets`, if these are permutations.
         """
         # While exporting, the choice must not depend on the size of the batch, which may be dynamic.
         if table is None and (torch.compiler.is_exporting() or targets.numel() > conditions.shape[0]):
             # The batch has more rows than there are targets, so project each target only once. For 256 sequences of 16
             # rows, forward and backward passes then take a sixth of the time.
             table = self.proj(conditions)
+            if ranks is not None and GATHERS_GRADIENTS and torch.compiler.is_compiling():
+                # By default, the graph would save these tensors, which are larger than all other results of a layer.
+                return checkpoint(_Gather.apply, table, targets, ranks, self.num_vectors, use_reentrant=False)
         vectors = self.proj(conditions[targets]) if table is None else F.embedding(targets, table)
         return vectors.chunk(self.num_vectors, dim=-1)
+
+
+class _Gather(torch.autograd.Function):
+    """Gather the rows `targets` of each chunk of a table. The gradient is a gather and a sum instead of a scatter."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, table: torch.Tensor, targets: torch.LongTensor, ranks: torch.LongTensor, num_chunks: int
+    ) -> tuple[torch.Tensor, ...]:
+        ctx.save_for_backward(ranks)
+        ctx.num_unused = len(table) - ranks.shape[1]
+        return tuple(chunk[targets] for chunk in table.chunk(num_chunks, dim=-1))
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        (ranks,) = ctx.saved_tensors
+        sequences = torch.arange(len(ranks), device=ranks.device)[:, None]
+        sums = torch.cat([gradient[sequences, ranks].sum(dim=0) for gradient in gradients], dim=-1)
+        return F.pad(sums, (0, 0, 0, ctx.num_unused)), None, None, None
 
 
 def make_target_embeddings(config: AOGPTConfig) -> nn.Embedding | None:
@@ -298,6 +331,7 @@ class AOGPTLayer(GradientCheckpointingLayer):
         targets: torch.LongTensor,
         conditions: torch.Tensor | None = None,
         table: torch.Tensor | None = None,
+        ranks: torch.LongTensor | None = None,
         kept: slice = slice(None),
         **kwargs: Any,
     ) -> torch.Tensor:
@@ -309,7 +343,7 @@ class AOGPTLayer(GradientCheckpointingLayer):
             hidden_states = hidden_states[:, kept] + attention_output
             return hidden_states + self.mlp(self.post_attention_layernorm(hidden_states))
 
-        shift, scale, *others = self.modulation(targets, conditions, table)
+        shift, scale, *others = self.modulation(targets, conditions, table, ranks)
         gate, mlp_shift, mlp_scale, mlp_gate = (vectors[:, kept] for vectors in others)
         attention_input = modulate(self.input_layernorm(hidden_states), shift, scale)
         attention_output, _ = self.self_attn(attention_input, kept=kept, **kwargs)
@@ -388,7 +422,8 @@ class _HeadLoss(torch.autograd.Function):
             # backward pass. The unit is a power of two, so the division does not round.
             mean = (weights.to(exact).sum() / max(len(weights), 1)).clamp(min=torch.finfo(exact).tiny)
             unit = mean / mean.frexp().mantissa
-            chunk_size = max(LOGITS_PER_CHUNK[kind] // len(table), 1)
+            num_chunks = math.ceil(len(targets) / max(LOGITS_PER_CHUNK[kind] // len(table), 1))
+            chunk_size = math.ceil(len(targets) / max(num_chunks, 1)) or 1
             for first in range(0, len(targets), chunk_size):
                 chunk = slice(first, first + chunk_size)
                 states, ids, scale = hidden_states[chunk].to(dtype), targets[chunk, None], weights[chunk].to(exact)
@@ -430,7 +465,9 @@ def differentiate_chunk(
 
     `logits` (positions, width) may be overwritten. `ids` (positions, 1) are targets, `scale` (positions,) weights.
     """
-    dtype, logits = logits.dtype, logits.to(scale.dtype)
+    # A graph that overwrites its inputs copies them, and writes float32 logits to memory for `scatter_add_`.
+    is_compiled = torch.compiler.is_compiling()
+    dtype, logits = logits.dtype, logits.to(scale.dtype, copy=is_compiled)
     if logits.shape[1] > num_ids:
         logits[:, num_ids:] = -math.inf
     target_logits = logits.gather(1, ids)[:, 0]
@@ -448,7 +485,11 @@ def differentiate_chunk(
         return total, None
     scale = scale / unit
     grad_logits = logits.mul_((factors * scale)[:, None])
-    grad_logits.scatter_add_(1, ids, -scale[:, None])
+    if is_compiled:
+        is_target = torch.arange(logits.shape[1], device=ids.device) == ids
+        grad_logits = torch.where(is_target, grad_logits - scale[:, None], grad_logits)
+    else:
+        grad_logits.scatter_add_(1, ids, -scale[:, None])
     return total, grad_logits.to(dtype)
 
 
@@ -553,6 +594,7 @@ class AOGPTStack(AOGPTPreTrainedModel):
         targets: torch.LongTensor,
         rotary_indices: tuple[torch.LongTensor, torch.LongTensor],
         precomputed: Precomputed,
+        ranks: torch.LongTensor | None = None,
         kept: slice = slice(None),
         attention_mask: torch.BoolTensor | None = None,
         **kwargs: Any,
@@ -579,6 +621,7 @@ class AOGPTStack(AOGPTPreTrainedModel):
                 targets,
                 conditions,
                 tables[layer_idx],
+                ranks,
                 kept if layer_idx == last else slice(None),
                 rotations=rotations,
                 attention_mask=attention_mask,
@@ -586,7 +629,7 @@ class AOGPTStack(AOGPTPreTrainedModel):
             )
         hidden_states = self.norm(hidden_states)
         if self.modulation is not None:
-            vectors = self.modulation(targets[:, kept], conditions, tables[-1])
+            vectors = self.modulation(targets[:, kept], conditions, tables[-1], ranks)
             hidden_states = modulate(hidden_states, *(vector.to(hidden_states.device) for vector in vectors))
         return hidden_states.to(targets.device)
 
@@ -640,6 +683,7 @@ class AOGPTModel(AOGPTStack):
         cache: Cache | None = None,
         precomputed: Precomputed | None = None,
         num_kept: int | None = None,
+        ranks: torch.LongTensor | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> BaseModelOutput:
         """
@@ -663,6 +707,9 @@ class AOGPTModel(AOGPTStack):
                 default, it is computed.
             num_kept (`int`, *optional*): Number of rows to return, counted from the last row. For the other rows, the
                 last layer computes only keys and values. Defaults to all rows.
+            ranks (`torch.LongTensor` of shape `(batch, rows)`, *optional*): Inverse permutations of the target
+                positions, if these are the permutations of 0 to rows - 1, and all rows are returned. Training of a
+                compiled model then needs less time and memory.
             kwargs: Other arguments that Transformers may pass to any model, such as `output_hidden_states`.
 
         Returns:
@@ -697,6 +744,7 @@ class AOGPTModel(AOGPTStack):
             # that the start row (position -1) has index 0, like the start token of a Llama.
             rotary_indices=(target_positions, positions + 1),
             precomputed=precomputed or self.precompute(target_positions.device),
+            ranks=ranks,
             kept=slice(None) if num_kept is None else slice(-num_kept, None),
             attention_mask=attention_mask,
             cache=cache,
@@ -863,6 +911,8 @@ class AOGPTForAnyOrderLM(AOGPTWithHead, AnyOrderGenerationMixin, AnyOrderInfilli
             orders = group_orders(orders, (~is_token).long())
         ids, positions = index_by_rank(input_ids, orders), index_by_rank(token_positions(is_token), orders)
         rows = branch_rows(ids, positions, torch.zeros_like(ids))
+        if self.training and attention_mask is None and self.config.start_token_id is None:
+            rows["ranks"] = rows["target_positions"].argsort(dim=-1)
         return self.model(**rows, **kwargs), orders
 
     @can_return_tuple

@@ -4,7 +4,9 @@ import math
 
 import pytest
 import torch
+from functorch.compile import make_boxed_func
 from torch import nn
+from torch._dynamo.backends.common import aot_autograd
 
 from modeling_aogpt import modeling_aogpt as module
 from modeling_aogpt.modeling_aogpt import Loss, head_loss
@@ -95,3 +97,31 @@ def test_float16_keeps_the_gradients_of_many_rows(monkeypatch: pytest.MonkeyPatc
     actual = torch.autograd.grad(head_loss(states, head, targets, weights, loss), parameters)
     for one, other in zip(actual, expected, strict=True):
         assert (one - other).norm() < 2e-3 * other.norm()
+
+
+@pytest.mark.parametrize("loss", ["cross_entropy", "score_entropy"])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_compiled_losses_neither_scatter_nor_overwrite_their_inputs(loss: Loss, dtype: torch.dtype) -> None:
+    """Inductor would write the logits to memory in float32."""
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    graphs, exact = [], torch.promote_types(dtype, torch.float32)
+    logits, ids = torch.randn(4, 11, dtype=dtype), torch.randint(9, (4, 1))
+    arguments = ids, torch.rand(4, dtype=exact), torch.tensor(0.5, dtype=exact), loss, 9, True
+    compiler = aot_autograd(fw_compiler=lambda graph, inputs: make_boxed_func(graphs.append(graph) or graph))
+    compiled = torch.compile(module.differentiate_chunk, backend=compiler, fullgraph=True)(logits.clone(), *arguments)
+    for one, other in zip(compiled, module.differentiate_chunk(logits.clone(), *arguments), strict=True):
+        torch.testing.assert_close(one, other)
+    (graph,) = graphs
+    assert torch.ops.aten.scatter_add.default not in {node.target for node in graph.graph.nodes}
+    assert [len(node.args[0]) for node in graph.graph.nodes if node.op == "output"] == [2]  # no overwritten inputs
+
+
+def test_chunks_have_about_the_same_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A compiled graph can then be reused."""
+    monkeypatch.setitem(module.LOGITS_PER_CHUNK, "cpu", 7 * 11)
+    sizes, compute = [], module.differentiate_chunk
+    monkeypatch.setattr(module, "differentiate_chunk", lambda *args: sizes.append(len(args[0])) or compute(*args))
+    for rows in (0, 7, 8, 20):
+        head_loss(torch.randn(rows, 5), nn.Linear(5, 11), torch.zeros(rows, dtype=torch.long), torch.ones(rows))
+    assert sizes == [7, 4, 4, 7, 7, 6]

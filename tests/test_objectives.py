@@ -4,14 +4,17 @@
 
 import itertools
 import math
+from collections import Counter
 from collections.abc import Callable
 from functools import partial
 
 import numpy as np
 import pytest
 import torch
+from functorch.compile import make_boxed_func, min_cut_rematerialization_partition
+from torch._dynamo.backends.common import aot_autograd
 
-from modeling_aogpt import MDMEncoderForMaskedLM
+from modeling_aogpt import MDMEncoderForMaskedLM, modeling_aogpt
 from modeling_aogpt.unmasking import MAX_MASKED_FRACTION
 from tests.references import log_score, random_encoder, random_model
 from training.objectives import OBJECTIVES, AnyOrderObjective, MaskedDiffusionObjective, ScoreEntropyObjective
@@ -195,14 +198,40 @@ def test_batches_with_other_numbers_of_masked_tokens_use_the_same_compiled_graph
     assert len(graphs) <= 2  # for the first number of masked tokens, and for all numbers
 
 
-def test_the_compiled_graph_of_a_decoder_contains_no_other_graphs(graphs: list[torch.fx.GraphModule]) -> None:
+def test_the_compiled_graph_of_a_decoder_contains_no_other_graphs(
+    graphs: list[torch.fx.GraphModule], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """PyTorch before 2.13 cannot divide such a graph, as DDP needs. A `torch.autograd.Function` is such a graph."""
+    monkeypatch.setattr(modeling_aogpt, "GATHERS_GRADIENTS", False)
     plain = AnyOrderObjective(random_model().train())
     compiled = torch.compile(plain, backend=partial(record, graphs))
     orders = torch.arange(LENGTH).flip(0)[None]
     torch.testing.assert_close(compiled(IDS, orders), plain(IDS, orders))
     (graph,) = graphs
     assert not [node.target for node in graph.graph.nodes if node.op == "get_attr"]
+
+
+@pytest.mark.skipif(not modeling_aogpt.GATHERS_GRADIENTS, reason="needs PyTorch 2.13")
+@pytest.mark.parametrize("length", [12, 8])
+def test_compiled_graphs_recompute_modulations_and_do_not_scatter_gradients(length: int) -> None:
+    """The gradient of a modulation is a sum over sequences, also if sequences are shorter than the model allows."""
+    torch._dynamo.reset()
+    model = random_model().train()
+    objective, graphs = AnyOrderObjective(model), []
+    ids, orders = torch.randint(11, (5, length)), torch.rand(5, length).argsort(dim=1)
+    expected = torch.autograd.grad(objective(ids, orders), list(model.parameters()))
+    compiler = aot_autograd(
+        fw_compiler=lambda graph, inputs: make_boxed_func(graphs.append(graph) or graph),
+        partition_fn=min_cut_rematerialization_partition,
+        decompositions={},
+    )
+    value = torch.compile(objective, backend=compiler)(ids, orders)
+    for one, other in zip(torch.autograd.grad(value, list(model.parameters())), expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=1e-14)
+    counts = Counter(node.target for node in graphs[1].graph.nodes)
+    # Scales and gates of 2 layers and of the final norm are recomputed, and all 6 or 2 vectors have gradients.
+    assert counts[torch.ops.aten.index.Tensor] == 2 * (4 + 6) + 1 + 2
+    assert counts[torch.ops.aten.embedding_dense_backward.default] == 4  # start, token, position, target embeddings
 
 
 def test_ids_that_are_not_text_are_errors() -> None:

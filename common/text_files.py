@@ -8,7 +8,7 @@ import json
 import logging
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -133,18 +133,22 @@ def _check_first_rows(files: Sequence[str], separator: str) -> None:
 def _find_odd_row(files: list[str]) -> str:
     """Describe the first row of JSON Lines that is not an object, or has values of other types than earlier rows."""
     types: dict[str, type] = {}
-    for file in files:
-        with OpenFile(LocalFileSystem(), file, "rt", get_compression(file, "infer"), encoding="utf-8-sig") as lines:
-            for number, line in enumerate(lines, 1):
-                try:
-                    values = json.loads(line).items() if line.strip() else ()
-                except (ValueError, AttributeError):
-                    return f"Row {number} of {file} must be a JSON object, but is {line:.100}. "
-                for name, value in values:
-                    if value is not None and types.setdefault(name, type(value)) is not type(value):
-                        kinds = f"{types[name].__name__} in earlier rows, but {type(value).__name__}"
-                        return f"`{name}` is {kinds} in row {number} of {file}. "
+    for file, (number, line) in ((path, row) for path in files for row in enumerate(read_lines(path), 1)):
+        try:
+            values = json.loads(line).items() if line.strip() else ()
+        except (ValueError, AttributeError):
+            return f"Row {number} of {file} must be a JSON object, but is {line:.100}. "
+        for name, value in values:
+            if value is not None and types.setdefault(name, type(value)) is not type(value):
+                kinds = f"{types[name].__name__} in earlier rows, but {type(value).__name__}"
+                return f"`{name}` is {kinds} in row {number} of {file}. "
     return ""
+
+
+def read_lines(file: str) -> Iterator[str]:
+    """Yield the lines of a text file, which may be compressed."""
+    with OpenFile(LocalFileSystem(), file, "rt", get_compression(file, "infer"), encoding="utf-8-sig") as lines:
+        yield from lines
 
 
 def keep_text(dataset: Dataset, text_column: str) -> Dataset:

@@ -1,21 +1,26 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
 """
-Infilling of held-out text: exact matches and bits per byte, for gaps of known and of unknown length.
+Infilling of held-out text or of a file: exact matches and bits per byte, for gaps of known and of unknown length.
 
     python eval/infilling.py RUN [RUN ...] [--num_documents N] [--max_gap N] [--output_dir DIR]
+    python eval/infilling.py MODEL [MODEL ...] --file HumanEval-SingleLineInfilling.jsonl.gz --max_length 32
+    accelerate launch eval/infilling.py ...
 
 RUN is the folder of a finished run of training/pretrain.py, of a decoder or an encoder, on any corpus. In each held-out
 document (or, for packed text, in each sequence), the model fills in a gap, which is a random span of tokens or, with
---sentences, a whole sentence. The command writes results.json and report.md to --output_dir, and prints report.md.
+--sentences, a whole sentence. With --file, MODEL (a folder or Hub name) fills in the gaps of a file in the format of
+OpenAI's human-eval-infilling. The command writes results.json, report.md and, with --file, samples/ (JSON lines for the
+checker of the benchmark) to --output_dir, and prints report.md. If a run was stopped, the same command continues it.
 """
 
+import json
 import random
 import re
 import sys
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import accumulate
 from pathlib import Path
 from statistics import fmean
@@ -25,25 +30,32 @@ import numpy as np
 import torch
 from transformers import PreTrainedTokenizerBase
 
-from common.commands import Options, Parser, command_line, one_line_errors, option, progress_bar
+from common.commands import Options, Parser, command_line, one_line_errors, option
 from common.data import evenly_spaced, load_data_of_run
+from common.examples import encode_example
 from common.files import make_folder, write_json, write_text
-from common.hardware import default_device, versions
+from common.hardware import versions
+from common.models import find_model, identity_of_weights
+from common.processes import in_turn, start_accelerator
 from common.reports import markdown_table, with_error
-from common.results import check_is_no_run, read_finished_run
+from common.results import check_is_no_run, default_length, settings_of_run
+from common.text_files import read_lines
 from common.tokenizers import num_unpadded, to_bytes
 from eval.estimates import ratio_with_error, wilson_interval
-from modeling_aogpt.loading import Model, load_model
+from eval.journal import Journal, name_by_content
+from modeling_aogpt.loading import Model, load_model, read_config
 from modeling_aogpt.tokenization import load_tokenizer
 
 BEFORE = "only the text before, known length"
 # A sentence ends at the end of its line, or with one of .!? before whitespace. It includes the spaces before it.
 SENTENCE = re.compile(rb"[ \t]*\S(?:[^\n]*?[.!?][\"')\]]*(?=\s)|[^\n]*)")
+SEPARATOR = re.compile(r"[^\w.-]+")
+# For each method, the tokens that it filled in each gap, and the negative log-likelihood of the removed tokens.
+Fillings = dict[str, list[tuple[list[int], float | None]]]
 
 SUMMARY = """# Infilling
 
-The model fills in one gap in each of several documents, which are evenly spaced in the held-out text. In packed text, a
-document is a sequence without its last {max_length} tokens, so that longer infills fit, too. A gap is {gap}.
+{gaps}
 Each step fills in one position with its likeliest token. It is the position of which the model is most certain or, if
 the model was trained with `orders: gaps_last`, the first one. "Only the text before" means that the model fills in the
 gap from left to right, without the text after it.
@@ -59,12 +71,18 @@ Intervals in brackets are 95 % confidence intervals (Wilson) over the gaps. Valu
 
 {table}
 """
+HELD_OUT = """The model fills in one gap in each of several documents, which are evenly spaced in the held-out text. In
+packed text, a document is a sequence without its last {max_length} tokens, so that longer infills fit, too.
+A gap is {gap}."""
+FROM_FILE = "The model fills in the gap of each row of {file}. Text that does not fit into the model is cut."
+PARTS = {"prefix": "prompt", "suffix": "suffix", "middle": "canonical_solution"}  # columns of human-eval-infilling
 
 
 @dataclass
 class InfillingArguments(Options):
     """Options of eval/infilling.py."""
 
+    file: str | None = option(None, "JSONL file with gaps to fill in, instead of held-out text. It may be compressed.")
     num_documents: int = option(300, "Largest number of held-out documents to use.", least=1)
     max_gap: int = option(4, "Largest number of tokens to remove from a document.", least=1)
     sentences: bool = option(
@@ -73,6 +91,17 @@ class InfillingArguments(Options):
     max_length: int = option(8, "Largest length that is tried for a gap of unknown length.", least=1)
     seed: int = option(0, "Seed of the gaps.")
     output_dir: Path = option(Path("runs/infilling"), "Folder for results.json and report.md.")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("num_documents", "max_gap", "sentences", "seed"):
+            if self.file and getattr(self, name) != getattr(InfillingArguments, name):
+                raise ValueError(f"`{name}` has no effect with `file`. Remove one of them.")
+        if not self.file and self.max_length < self.max_gap:
+            raise ValueError(
+                f"`max_length` ({self.max_length}) must be at least `max_gap` ({self.max_gap}), because the right "
+                "length of every gap must be tried. Increase `max_length`."
+            )
 
 
 @dataclass
@@ -84,11 +113,15 @@ class Gap:
         ids: Token ids of the original document, without padding.
         start: Position of the first token to remove.
         length: Number of tokens to remove.
+        task_id: Name of the row in a file.
+        has_space: Whether the text before the gap ends with a space that the tokens of the gap contain.
     """
 
     ids: list[int]
     start: int
     length: int
+    task_id: str = ""
+    has_space: bool = False
 
     @property
     def removed(self) -> list[int]:
@@ -159,6 +192,52 @@ def find_sentences(ids: list[int], max_gap: int, tokenizer: PreTrainedTokenizerB
     return spans
 
 
+def gaps_of_file(folder: Path, options: InfillingArguments) -> list[Gap]:
+    """
+    Return the gaps of a JSONL file, with as much text around them as fits into the model in `folder`.
+
+    Raises:
+        ValueError: If a row cannot be used, or if there is no row.
+    """
+    name, gaps = find_model(folder), []
+    tokenizer, longest = load_tokenizer(name), default_length(name, read_config(name))
+    for number, line in enumerate(read_lines(options.file), 1):
+        try:
+            row = json.loads(line)
+            parts = {part: row.get(column, row.get(part)) for part, column in PARTS.items()}
+            example = encode_example(json.dumps(parts), tokenizer, None)
+            ids, is_gap = example["input_ids"], [label != -100 for label in example["labels"]]
+            start, length = is_gap.index(True), sum(is_gap)
+            if (room := longest - max(length, options.max_length)) < 1:
+                raise ValueError(f"A gap of {longest - room} tokens leaves no room for text in {longest} positions.")
+        except (ValueError, AttributeError) as error:
+            raise ValueError(
+                f"Row {number} of {options.file} cannot be used: {error.args[-1]} A row needs `task_id`, `prompt`, "
+                "`suffix` and `canonical_solution`, or `prefix`, `suffix` and `middle`."
+            ) from error
+        # A text that ends with a gap needs end-of-text, which shows how long the gap is.
+        before, after = cut_around(ids[:start], ids[start + length :] or [tokenizer.eos_token_id], room)
+        gap = Gap([*before, *ids[start : start + length], *after], len(before), length)
+        gaps.append(replace(gap, task_id=row.get("task_id", number), has_space=parts["prefix"].endswith(" ")))
+    if not gaps:
+        raise ValueError(f"{options.file} is empty. Use a file with rows.")
+    return gaps
+
+
+def cut_around(before: list[int], after: list[int], room: int) -> tuple[list[int], list[int]]:
+    """Cut the outer ends of the tokens around a gap, so that at most `room` tokens remain."""
+    num_after = min(len(after), max(room // 2, room - len(before)))
+    return before[max(0, len(before) - (room - num_after)) :], after[:num_after]
+
+
+def decode_after(before: list[int], ids: list[int], tokenizer: PreTrainedTokenizerBase) -> str:
+    """Decode `before` and `ids` together, and return the text of `ids`. Alone, it could lose its leading space."""
+    whole, start, alone = tokenizer.batch_decode(
+        [[*before, *ids], before, ids], skip_special_tokens=True, clean_up_tokenization_spaces=False
+    )
+    return whole[len(start) :] if whole.startswith(start) else alone
+
+
 class Filler:
     """
     Methods that fill in gaps with a model.
@@ -177,6 +256,14 @@ class Filler:
         eos = model.config.eos_token_id
         self.end_of_text = eos if isinstance(eos, list) else [eos]  # the first one is the padding, as in `infill`
         self.settings = {"do_sample": False, "suppress_tokens": None if padded_length is None else self.end_of_text}
+
+    @classmethod
+    def of_model(cls, model: Model, name: str, max_length: int) -> "Filler":
+        """Return a `Filler` with the settings of the run that trained the model `name`, if there is one."""
+        settings = settings_of_run(name)
+        padded_length = settings["sequence_length"] if settings.get("packing") == "documents" else None
+        default = "gaps_last" if model.generation_config.order == "left_to_right" else "random"
+        return cls(model, padded_length, max_length, settings.get("orders", default))
 
     def methods(self) -> dict[str, Callable[[Gap], list[int]]]:
         """Return, by name, the functions that fill in a gap."""
@@ -200,11 +287,11 @@ class Filler:
         filled = self.model.generate(ids, order="left_to_right", stop_at_eos=False, **self.settings)
         return filled[0, gap.start :].tolist()
 
-    def by_whole_text(self, gap: Gap) -> list[int]:
+    def by_whole_text(self, gap: Gap, **settings: Any) -> list[int]:
         """Choose the length with the likeliest whole text, as `infill` does. Return the tokens filled in."""
         ids = self._to_tensor(gap.with_tokens([self.model.config.mask_token_id]))
-        lengths = range(1, self.max_length + 1)
-        output = self.model.infill(ids, lengths, self.padded_length, order=self.order, do_sample=False)
+        settings = {"order": self.order, "do_sample": False} | settings
+        output = self.model.infill(ids, range(1, self.max_length + 1), self.padded_length, **settings)
         return output.sequences[0, gap.start : gap.start + int(output.lengths)].tolist()
 
     def pad(self, ids: list[int]) -> torch.LongTensor:
@@ -225,7 +312,20 @@ class Filler:
         return -scores.log_likelihood.item()
 
 
-def evaluate(filler: Filler, gaps: list[Gap], tokenizer: PreTrainedTokenizerBase) -> dict[str, dict[str, Any]]:
+def fill_in(filler: Filler, gaps: list[Gap], journal: Journal, name: str = "") -> Fillings:
+    """Fill in each gap with each method, and score the removed tokens if the method knows their number."""
+    methods = {f"{name}/{method}": (method, fill) for method, fill in filler.methods().items()}
+
+    def compute(key: str, indices: list[int]) -> list[tuple[list[int], float | None]]:
+        method, fill = methods[key]
+        (gap,) = (gaps[index] for index in indices)
+        return [(fill(gap), filler.nats(gap, method == BEFORE) if "known length" in method else None)]
+
+    fillings = journal.complete(dict.fromkeys(methods, len(gaps)), 1, compute, desc=name or None, unit="gap")
+    return {methods[key][0]: filled for key, filled in fillings.items()}
+
+
+def evaluate(fillings: Fillings, gaps: list[Gap], tokenizer: PreTrainedTokenizerBase) -> dict[str, dict[str, Any]]:
     """
     Return, for each method, the fraction of exact matches and, for gaps of known length, bits per byte.
 
@@ -238,18 +338,29 @@ def evaluate(filler: Filler, gaps: list[Gap], tokenizer: PreTrainedTokenizerBase
         sum(1 if token == end_of_text else len(to_bytes([token], tokenizer)) for token in gap.removed) for gap in gaps
     ]
     results = {}
-    for name, fill in filler.methods().items():
-        fillings = [(gap, fill(gap)) for gap in progress_bar(gaps, desc=name, leave=False)]
+    for name, filled in fillings.items():
+        pairs = [(gap, ids) for gap, (ids, _) in zip(gaps, filled, strict=True)]
         results[name] = {"gaps": len(gaps)} | _fraction(
-            "exact", [to_bytes(ids, tokenizer) == to_bytes(gap.removed, tokenizer) for gap, ids in fillings]
+            "exact", [to_bytes(ids, tokenizer) == to_bytes(gap.removed, tokenizer) for gap, ids in pairs]
         )
         if "known length" in name:
-            bits = [filler.nats(gap, only_before=name == BEFORE) / np.log(2) for gap in gaps]
-            ratio, error = ratio_with_error(np.array(bits), np.array(num_bytes))
+            bits = np.array([nats for _, nats in filled]) / np.log(2)
+            ratio, error = ratio_with_error(bits, np.array(num_bytes))
             results[name] |= {"bits_per_byte": ratio, "bits_per_byte_standard_error": error}
         else:
-            results[name] |= _fraction("length", [len(ids) == gap.length for gap, ids in fillings])
+            results[name] |= _fraction("length", [len(ids) == gap.length for gap, ids in pairs])
     return results
+
+
+def write_samples(fillings: Fillings, gaps: list[Gap], tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
+    """Write a JSONL file with the texts of each method, which the checker of human-eval-infilling can read."""
+    for method, filled in fillings.items():
+        texts = [decode_after(gap.ids[: gap.start], ids, tokenizer) for gap, (ids, _) in zip(gaps, filled, strict=True)]
+        lines = [
+            json.dumps({"task_id": gap.task_id, "completion": text.removeprefix(" ") if gap.has_space else text})
+            for gap, text in zip(gaps, texts, strict=True)
+        ]
+        write_text(folder / f"{SEPARATOR.sub('-', method)}.jsonl", "\n".join(lines) + "\n")
 
 
 def _fraction(key: str, is_right: list[bool]) -> dict[str, Any]:
@@ -276,14 +387,17 @@ def held_out_gaps(folder: Path, options: InfillingArguments) -> list[Gap]:
     return make_sentence_gaps(*drawn, tokenizer) if options.sentences else make_gaps(*drawn, may_be_last=is_padded)
 
 
-def evaluate_run(folder: Path, gaps: list[Gap], options: InfillingArguments) -> dict[str, dict[str, Any]]:
-    """Return the scores of each method, by name, for the model of a finished run."""
-    settings = read_finished_run(folder)["arguments"]
-    model = load_model(folder / "model", dtype=torch.float32).to(default_device())
-    tokenizer = load_tokenizer(folder / "model")
-    padded_length = settings["sequence_length"] if settings["packing"] == "documents" else None
-    filler = Filler(model, padded_length, options.max_length, settings["orders"])
-    return evaluate(filler, gaps, tokenizer)
+def evaluate_run(
+    folder: Path, gaps: list[Gap], options: InfillingArguments, journal: Journal, device: torch.device
+) -> dict[str, dict[str, Any]]:
+    """Return the scores of each method, by name, for a model or the model of a finished run."""
+    name = find_model(folder)
+    model, tokenizer = load_model(name, dtype=torch.float32).to(device), load_tokenizer(name)
+    fillings = fill_in(Filler.of_model(model, name, options.max_length), gaps, journal, str(folder))
+    if options.file and journal.state.is_main_process:
+        samples = options.output_dir / "samples" / SEPARATOR.sub("-", str(folder)).strip("-")
+        write_samples(fillings, gaps, tokenizer, samples)
+    return evaluate(fillings, gaps, tokenizer)
 
 
 def make_report(results: dict[str, Any]) -> str:
@@ -306,41 +420,49 @@ def make_report(results: dict[str, Any]) -> str:
     ]
     header = ["run", "gap filled in with", "gaps", "right length", "exact match", "bits per byte"]
     gap = "a whole sentence or line of at most" if results["sentences"] else "a span of 1 to"
+    gaps = FROM_FILE if results["file"] else HELD_OUT
+    gaps = gaps.format(**results, gap=f"{gap} {results['max_gap']} tokens")
     table = markdown_table(header, rows, align="llrrrr")
-    return SUMMARY.format(max_length=results["max_length"], gap=f"{gap} {results['max_gap']} tokens", table=table)
+    return SUMMARY.format(max_length=results["max_length"], gaps=gaps, table=table)
 
 
 @one_line_errors()
 def main(argv: list[str]) -> None:
     """Run the command."""
     parser = Parser(InfillingArguments)
-    parser.add_argument("runs", nargs="+", type=Path, help="Folders of finished runs.")
+    parser.add_argument("runs", nargs="+", type=Path, help="Folders of finished runs or, with `file`, also of models.")
     options, others = parser.parse(argv)
-    if options.max_length < options.max_gap:
-        raise ValueError(
-            f"`max_length` ({options.max_length}) must be at least `max_gap` ({options.max_gap}), because the right "
-            "length of every gap must be tried. Increase `max_length`."
-        )
     check_is_no_run(options.output_dir)
+    accelerator = start_accelerator()
     with make_folder(options.output_dir):  # first, so that a wrong folder is an error before the long measurements
-        gaps = [held_out_gaps(folder, options) for folder in others.runs]
+        with in_turn(accelerator):
+            gaps = [(gaps_of_file if options.file else held_out_gaps)(folder, options) for folder in others.runs]
         for folder, other in zip(others.runs, gaps, strict=True):
-            if other != gaps[0]:
+            if other != gaps[0] and not options.file:
                 raise ValueError(
                     f"All runs must have the same gaps, but those of {folder} differ from those of {others.runs[0]}. "
                     "Use runs with the same held-out text, tokenizer and sequence length."
                 )
-        runs = {str(folder): evaluate_run(folder, gaps[0], options) for folder in others.runs}
+        weights = [identity_of_weights(find_model(folder)) for folder in others.runs]
+        content = [weights, options.max_length, *(asdict(gap) for other in gaps for gap in other)]
+        journal = Journal(name_by_content(options.output_dir / ".unfinished", content))
+        runs = {
+            str(folder): evaluate_run(folder, other, options, journal, accelerator.device)
+            for folder, other in zip(others.runs, gaps, strict=True)
+        }
+    names = ("file", "num_documents", "max_gap", "sentences", "max_length", "seed")
     results = {
         "command": command_line(__file__, argv),
-        **{name: getattr(options, name) for name in ("num_documents", "max_gap", "sentences", "max_length", "seed")},
+        **{name: getattr(options, name) for name in names},
         "runs": runs,
         "versions": versions(),
     }
-    report = make_report(results)
-    write_json(options.output_dir / "results.json", results)
-    write_text(options.output_dir / "report.md", report)
-    print(report, f"Written: {options.output_dir} (results.json, report.md).", sep="\n")
+    if accelerator.is_main_process:
+        report = make_report(results)
+        write_json(options.output_dir / "results.json", results)
+        write_text(options.output_dir / "report.md", report)
+        print(report, f"Written: {options.output_dir} (results.json, report.md).", sep="\n")
+    journal.remove()
 
 
 if __name__ == "__main__":

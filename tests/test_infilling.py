@@ -1,5 +1,7 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
+import gzip
+import json
 import math
 import re
 from pathlib import Path
@@ -19,13 +21,17 @@ from eval.infilling import (
     Filler,
     Gap,
     evaluate,
+    fill_in,
     find_sentences,
     main,
     make_gaps,
     make_sentence_gaps,
 )
+from eval.journal import Journal
 from modeling_aogpt import AOGPTForAnyOrderLM
+from modeling_aogpt.tokenization import load_tokenizer
 from tests.references import random_model
+from tests.several_processes import run_in_two_processes
 from tests.training_runs import train, write_config
 
 MASK, EOS = 11, 0
@@ -155,12 +161,16 @@ def test_left_to_right_continues_after_end_of_text(model: AOGPTForAnyOrderLM) ->
     assert filler.from_text_before(gap) == filled
 
 
+def evaluate_with(filler: Filler, gaps: list[Gap], tokenizer: PreTrainedTokenizerBase) -> dict[str, dict[str, Any]]:
+    return evaluate(fill_in(filler, gaps, Journal()), gaps, tokenizer)
+
+
 def test_scores_of_fillings(model: AOGPTForAnyOrderLM, words: PreTrainedTokenizerFast) -> None:
     filler = Filler(model, 8, max_length=4)
     ids = torch.tensor([[3, MASK, MASK, 5, *[EOS] * 4]])
     filled = model.generate(ids, order="confidence", do_sample=False)[0, :4].tolist()
     other = [filled[0], filled[1], (filled[2] + 1) % 11, filled[3]]
-    results = evaluate(filler, [Gap(filled, 1, 2), Gap(other, 1, 2)], words)
+    results = evaluate_with(filler, [Gap(filled, 1, 2), Gap(other, 1, 2)], words)
     known = results["known length"]
     assert known["exact"] == 0.5
     num_bytes = sum(1 if token == EOS else 3 for ids in (filled, other) for token in ids[1:3])
@@ -169,7 +179,7 @@ def test_scores_of_fillings(model: AOGPTForAnyOrderLM, words: PreTrainedTokenize
     assert known["exact_interval"] == wilson_interval(0.5, 2)
     assert known["bits_per_byte_standard_error"] >= 0
     assert "bits_per_byte" not in results["length by the whole text"]
-    assert list(evaluate(Filler(model, 8, 4, "left_to_right"), [Gap(filled, 1, 2)], words)) == [BEFORE]
+    assert list(evaluate_with(Filler(model, 8, 4, "left_to_right"), [Gap(filled, 1, 2)], words)) == [BEFORE]
 
 
 def score(fillings: list[tuple[Gap, list[int]]], tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:
@@ -179,14 +189,14 @@ def score(fillings: list[tuple[Gap, list[int]]], tokenizer: PreTrainedTokenizerB
         methods=lambda: {"known length": lambda gap: remaining.pop(0)},
         nats=lambda gap, only_before: gap.length * math.log(2),
     )
-    return evaluate(filler, [gap for gap, _ in fillings], tokenizer)["known length"]
+    return evaluate_with(filler, [gap for gap, _ in fillings], tokenizer)["known length"]
 
 
 def test_the_fraction_of_right_lengths_is_that_of_chosen_lengths(
     model: AOGPTForAnyOrderLM, words: PreTrainedTokenizerFast
 ) -> None:
     gaps = [Gap([3, 1, 4, 5], 1, length) for length in (2, 1, 2, 2)]
-    results = evaluate(Filler(model, 8, max_length=1), gaps, words)
+    results = evaluate_with(Filler(model, 8, max_length=1), gaps, words)
     assert results["length by the whole text"]["length"] == 0.25  # a single length is tried
     assert "length" not in results["known length"]
 
@@ -259,3 +269,99 @@ def test_report_of_sentences(tmp_path: Path) -> None:
     assert "| known length | 2 |" in report
     with pytest.raises(SystemExit, match="`max_length` \\(3\\) must be at least"):
         main([*command, "--max_gap", "4", "--max_length", "3"])
+
+
+ROWS = [
+    {
+        "task_id": "t/0",
+        "entry_point": "f",
+        "prompt": "def ",
+        "suffix": "b c\n",
+        "canonical_solution": "aa",
+        "test": "x",
+    },
+    {"task_id": "t/1", "entry_point": "f", "prompt": "d" * 40, "suffix": "", "canonical_solution": " e\n", "test": "x"},
+    {"task_id": "t/2", "prefix": "", "suffix": " b" * 30, "middle": "f"},
+]
+
+
+@pytest.fixture
+def coder(tmp_path: Path) -> AOGPTForAnyOrderLM:
+    """Write a model with the tokens " a", " b" and all bytes, and the file of `ROWS`. Return the model."""
+    tokenizer = train_tokenizer([" a b"] * 9, 259)
+    ids = {"mask_token_id": tokenizer.mask_token_id, "eos_token_id": tokenizer.eos_token_id}
+    model = random_model(vocab_size=tokenizer.mask_token_id, max_position_embeddings=16, **ids).float()
+    model.save_pretrained(tmp_path / "model")
+    tokenizer.save_pretrained(tmp_path / "model")
+    (tmp_path / "rows.jsonl.gz").write_bytes(gzip.compress("\n".join(map(json.dumps, ROWS)).encode()))
+    return model
+
+
+def test_samples_of_a_file(coder: AOGPTForAnyOrderLM, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    tokenizer = load_tokenizer("model")
+    main(["model", "--file", "rows.jsonl.gz", "--max_length", "3", "--output_dir", "out"])
+    before, after = tokenizer("def").input_ids, tokenizer("b c\n").input_ids  # the space belongs to the gap
+    (filled,) = coder.infill(
+        torch.tensor([*before, coder.config.mask_token_id, *after]), range(1, 4), order="confidence", do_sample=False
+    ).sequences.tolist()
+    lines = Path("out/samples/model/length-by-the-whole-text.jsonl").read_text().splitlines()
+    samples = {sample["task_id"]: sample["completion"] for sample in map(json.loads, lines)}
+    assert list(samples) == ["t/0", "t/1", "t/2"]
+    assert samples["t/0"] == tokenizer.decode(filled[3 : len(filled) - 4], skip_special_tokens=True).removeprefix(" ")
+    results = read_json(Path("out/results.json"), ("runs",), "eval/infilling.py")["runs"]["model"]
+    solutions = ["aa", " e\n", "f"]
+    exact = sum(one == other for one, other in zip(samples.values(), solutions, strict=True)) / 3
+    assert results["length by the whole text"]["exact"] == exact
+    monkeypatch.setattr(Filler, "by_whole_text", lambda self, gap: gap.removed)
+    main(["model", "--file", "rows.jsonl.gz", "--max_length", "3", "--output_dir", "all"])
+    lines = Path("all/samples/model/length-by-the-whole-text.jsonl").read_text().splitlines()
+    assert [json.loads(line)["completion"] for line in lines] == solutions
+
+
+@pytest.mark.parametrize(
+    ("row", "problem"),
+    [
+        ('{"prompt": "a", "suffix": "b"}', "`middle` must be text"),
+        ('{"prompt": "a", "suffix": "b", "canonical_solution": ""}', "needs an answer"),
+        ('{"prompt": "a", "suffix": "b", "canonical_solution": "cccccccccccccccc"}', "16 tokens .* no room"),
+        ("[1]", "'list' object"),
+        ("{", "Expecting"),
+    ],
+)
+@pytest.mark.usefixtures("coder")
+def test_rows_that_cannot_be_used(row: str, problem: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("rows.jsonl").write_text(json.dumps(ROWS[0]) + "\n" + row)
+    with pytest.raises(SystemExit, match=f"Row 2 of rows.jsonl cannot be used: .*{problem}"):
+        main(["model", "--file", "rows.jsonl", "--output_dir", "out"])
+    with pytest.raises(SystemExit, match="`max_gap` has no effect"):
+        main(["model", "--file", "rows.jsonl", "--max_gap", "3"])
+
+
+@pytest.mark.usefixtures("coder", "datasets_cache")
+def test_two_processes_continue_a_stopped_run_with_the_results_of_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = [str(tmp_path / "model"), "--file", str(tmp_path / "rows.jsonl.gz"), "--max_length", "3", "--output_dir"]
+    one, two = tmp_path / "one", tmp_path / "two"
+    main([*command, str(one)])
+    add, calls = Journal.add, []
+
+    def stop(self: Journal, *added: Any) -> None:
+        calls.append(add(self, *added))
+        if len(calls) == 4:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Journal, "add", stop)
+        with pytest.raises(KeyboardInterrupt):
+            main([*command, str(two)])
+    (written,) = two.glob(".unfinished-*/process-0.jsonl")
+    assert len(written.read_text().split()) > 4
+    run_in_two_processes("eval/infilling.py", *command, two, cache=tmp_path / "cache")
+    names = sorted(path.relative_to(one) for path in one.rglob("*") if path.is_file())
+    assert names == sorted(path.relative_to(two) for path in two.rglob("*") if path.is_file())
+    assert len(names) == 5
+    for name in names:
+        assert (two / name).read_text().replace(str(two), str(one)) == (one / name).read_text()

@@ -4,36 +4,44 @@
 The command line of the lm-evaluation-harness, with the additional model type `aogpt` for any-order models.
 
     python eval/harness.py run --model aogpt --model_args pretrained=MODEL,context_order=random --tasks TASK [...]
+    accelerate launch eval/harness.py run --model aogpt ...
 
-Tasks are scored by the log-probability of a completion given a context. If a context contains the model's mask token,
-the completion is scored at the position of the mask, given the text on both sides. A task of the usual format can
-therefore evaluate infilling. Tasks that generate text (`generate_until`) generate it from left to right. For
-left-to-right scores, the model type `hf` of the harness can also be used: `--model hf --model_args
+Tasks are scored by the log-probability of a completion given a context, or generate text after a context from left to
+right (`generate_until`). If a context contains the model's mask token, the completion is scored, or the text is filled
+in, at the position of the mask, given the text on both sides. A task of the usual format can therefore evaluate
+infilling. For left-to-right scores, the model type `hf` of the harness can also be used: `--model hf --model_args
 pretrained=MODEL,trust_remote_code=True`.
+
+If there are several processes, the first one runs the harness, and divides the batches among all of them. The results
+do not depend on their number.
 """
 
+import atexit
 import json
+import sys
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, NoReturn
 
 import lm_eval.models  # noqa: F401  # otherwise, the harness would not register its own models
 import torch
 from lm_eval.__main__ import cli_evaluate
 from lm_eval.api.instance import Instance
-from lm_eval.api.model import TemplateLM
+from lm_eval.api.model import LM
 from lm_eval.api.registry import register_model
 from torch.nn.utils.rnn import pad_sequence
 
 from common.commands import one_line_errors, progress_bar
 from common.hardware import default_device
 from common.models import find_model
+from common.processes import gather, start_accelerator
 from common.results import default_length
-from eval.journal import split_batches
+from eval.infilling import Filler, Gap, cut_around, decode_after
+from eval.journal import make_generator, split_batches
 from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM
 from modeling_aogpt.devices import rows_per_head_call
-from modeling_aogpt.infill import encode_parts
+from modeling_aogpt.infill import encode_between_masks, encode_parts
 from modeling_aogpt.likelihood import ROWS_PER_HEAD_CALL
 from modeling_aogpt.loading import load_pretrained, read_any_config
 from modeling_aogpt.orders import ORDER_NAMES, Orders, group_orders, index_by_rank
@@ -73,6 +81,7 @@ class HarnessArguments:
         completion_order: `"left_to_right"` or `"random"`.
         num_orders: Number of random orders over which the log-likelihood is averaged.
         seed: Seed of random orders and of sampled text. Results also depend on the batch size.
+        max_gap: Largest number of tokens that are filled in at a mask.
         batch_size: Number of texts that are scored or generated at once.
         device: Defaults to "cuda" if available, else "cpu".
         dtype: Data type of the weights.
@@ -87,6 +96,7 @@ class HarnessArguments:
     completion_order: str = "left_to_right"
     num_orders: int = 1
     seed: int = 0
+    max_gap: int = 32
     batch_size: int | str = 16
     device: str | None = None
     dtype: str = "float32"
@@ -103,6 +113,8 @@ class HarnessArguments:
             )
         self.batch_size = 16 if str(self.batch_size).startswith("auto") else int(self.batch_size)
         check_integer("batch_size", self.batch_size)
+        check_integer("max_gap", self.max_gap)
+        check_integer("seed", self.seed, least=0)
         default = default_device().type
         if self.device is None or (self.device.startswith("cuda") and default == "cpu"):  # the harness passes "cuda"
             self.device = default
@@ -123,7 +135,7 @@ class HarnessArguments:
 
 
 @register_model("aogpt")
-class AnyOrderLM(TemplateLM):
+class AnyOrderLM(LM):
     """
     Model type of the harness that computes log p(completion | context) with an AO-GPT or sigma-GPT.
 
@@ -146,36 +158,75 @@ class AnyOrderLM(TemplateLM):
                 f"The model type `aogpt` scores decoders of this package, but {pretrained} is of type "
                 f"{config.model_type!r}. Use --model hf for causal models. Encoders are not supported."
             )
+        self.accelerator = start_accelerator()
+        device = self.accelerator.device if self.accelerator.num_processes > 1 else self.arguments.device
         model = load_pretrained(AOGPTForAnyOrderLM, pretrained, dtype=getattr(torch, self.arguments.dtype))
-        self.model = model.to(self.arguments.device).eval()
+        self.model = model.to(device).eval()
         self.tokenizer = load_tokenizer(self.arguments.tokenizer or pretrained)
         self.batch_size = self.arguments.batch_size
         given = self.arguments.max_length
         self.max_length = default_length(pretrained, config) if given is None else given
         check_integer("max_length", self.max_length, most=self.model.config.max_position_embeddings)
+        self.filler = Filler.of_model(self.model, pretrained, self.arguments.max_gap)
+        if not self.accelerator.is_main_process:
+            self._serve()
+        if self.accelerator.num_processes > 1:
+            atexit.register(gather, None, self.accelerator.num_processes)
+
+    def _serve(self) -> NoReturn:
+        """Compute batches for the main process until it ends."""
+        while (work := gather(None, self.accelerator.num_processes)[0]) is not None:
+            for _ in self._compute(*work):
+                pass
+        sys.exit()
+
+    def _share(self, name: str, batches: Sequence[tuple[Any, ...]]) -> Iterator[list[Any]]:
+        """Yield the results of the method `name` for each batch. The processes divide the batches among themselves."""
+        gather((name, batches), self.accelerator.num_processes)
+        yield from self._compute(name, batches)
+
+    def _compute(self, name: str, batches: Sequence[tuple[Any, ...]]) -> Iterator[list[Any]]:
+        num_processes = self.accelerator.num_processes
+        for start in range(0, len(batches), num_processes):
+            number, own = start + self.accelerator.process_index, None
+            if number < len(batches):
+                own = getattr(self, name)(make_generator(self.arguments.seed, number), *batches[number])
+            yield from gather(own, num_processes)[: len(batches) - start]
+
+    def _encode(self, text: str) -> list[int]:
+        return self.tokenizer(text, add_special_tokens=False)["input_ids"]
 
     @property
-    def eot_token_id(self) -> int:
-        """Id of the end-of-text token."""
-        return self.tokenizer.eos_token_id
+    def tokenizer_name(self) -> str:
+        """Name of the tokenizer in the harness's cache of requests."""
+        return self.tokenizer.name_or_path
 
-    def tok_encode(self, string: str, add_special_tokens: bool | None = None, **kwargs: object) -> list[int]:
-        """Return the ids of a text, without adding special tokens."""
-        return self.tokenizer(string, add_special_tokens=False)["input_ids"]
+    def apply_chat_template(self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True) -> str:
+        """Return the text of a chat. If `add_generation_prompt` is False, its last message can be continued."""
+        options = {"add_generation_prompt": add_generation_prompt, "continue_final_message": not add_generation_prompt}
+        return self.tokenizer.apply_chat_template(chat_history, tokenize=False, **options)
 
     def loglikelihood(self, requests: list[Instance], disable_tqdm: bool = False) -> list[tuple[float, bool]]:
         """Return log p of each completion in nats, and whether each of its tokens is the likeliest one."""
-        queries = [self._make_query(*request.args) for request in requests]
-        return self._score_all(queries, disable_tqdm)
+        queries, results = [self._make_query(*request.args) for request in requests], {}
+        for index, result in self._score_all(queries, disable_tqdm):
+            results[index] = result
+            self.cache_hook.add_partial("loglikelihood", requests[index].args, result)
+        return [results[index] for index in range(len(requests))]
+
+    def _split_at_mask(self, context: str) -> list[str]:
+        """Return the text before the mask in `context` and, if there is a mask, the text after it."""
+        parts = context.split(self.tokenizer.mask_token)
+        if len(parts) > 2:
+            raise ValueError(
+                f"A context must contain at most one mask, but {context!r} contains {len(parts) - 1}. Remove the other "
+                "masks."
+            )
+        return parts
 
     def _make_query(self, context: str, completion: str) -> Query:
         """Return a query that scores `completion` at the mask in `context` or, if there is none, after `context`."""
-        before, *rest = context.split(self.tokenizer.mask_token)
-        if len(rest) > 1:
-            raise ValueError(
-                f"A context must contain at most one mask, but {context!r} contains {len(rest)}. Remove the other "
-                "masks."
-            )
+        before, *rest = self._split_at_mask(context)
         if rest:
             # The harness puts a space, its `target_delimiter`, before each choice. The space belongs to the text only
             # if there is a space before the mask.
@@ -185,11 +236,6 @@ class AnyOrderLM(TemplateLM):
         text = before.removesuffix(" ") if rest else before.rstrip()
         return self._cut_context(*encode_parts([text, before[len(text) :] + completion, *rest], self.tokenizer))
 
-    def _loglikelihood_tokens(
-        self, requests: list[tuple[tuple[str, str], list[int], list[int]]], disable_tqdm: bool = False, **kwargs: object
-    ) -> list[tuple[float, bool]]:
-        return self._score_all([self._cut_context(context, ids) for _, context, ids in requests], disable_tqdm)
-
     def _cut_context(self, before: list[int], ids: list[int], after: Sequence[int] = ()) -> Query:
         """Return a query that scores `ids` between `before` and `after`. Cut the outer ends of long contexts."""
         room = self.max_length - len(ids)
@@ -198,39 +244,42 @@ class AnyOrderLM(TemplateLM):
                 f"A completion must have 1 to {self.max_length} tokens, but one has {len(ids)}. Correct the "
                 "task or, for longer completions, increase `max_length`."
             )
-        num_after = min(len(after), max(room // 2, room - len(before)))
-        before = before[max(0, len(before) - (room - num_after)) :]
-        return Query([*before, *ids, *after[:num_after]], len(before), len(before) + len(ids))
+        before, after = cut_around(before, after, room)
+        return Query([*before, *ids, *after], len(before), len(before) + len(ids))
 
     def _score_all(
         self, queries: Sequence[Query], disable_tqdm: bool, with_greedy: bool = True
-    ) -> list[tuple[float, bool]]:
+    ) -> Iterator[tuple[int, tuple[float, bool]]]:
         """
-        Return the log-likelihood of each query, and whether all of its targets are the likeliest tokens.
+        Yield the index and the result of each query: its log-likelihood, and whether its targets are the likeliest.
 
         With `with_greedy=False`, the second value is not computed, and is False. Queries of similar length share a
         batch, so batches contain little padding.
         """
         longest_first = sorted(range(len(queries)), key=lambda index: -len(queries[index].ids))
-        generator = torch.Generator().manual_seed(self.arguments.seed)
-        results: dict[int, tuple[float, bool]] = {}
-        for indices in progress_bar(
-            split_batches(longest_first, self.batch_size), desc="Scoring", disable=disable_tqdm
-        ):
-            batch = [tensor.to(self.model.device) for tensor in _to_tensors([queries[index] for index in indices])]
-            ids, is_token, is_target = batch
-            output = self.model.conditional_log_likelihood(
-                ids,
-                is_target,
-                orders=self.arguments.completion_order,
-                num_orders=self.arguments.num_orders,
-                context_orders=self.arguments.context_order,
-                attention_mask=is_token.long(),
-                generator=generator,
-            )
-            is_greedy = self._is_greedy(*batch, generator).tolist() if with_greedy else [False] * len(indices)
-            results |= zip(indices, zip(output.log_likelihood.tolist(), is_greedy, strict=True), strict=True)
-        return [results[index] for index in range(len(queries))]
+        batches = split_batches(longest_first, self.batch_size)
+        work = [([queries[index] for index in indices], with_greedy) for indices in batches]
+        results = zip(batches, self._share("_score", work), strict=True)
+        for indices, scores in progress_bar(results, total=len(batches), desc="Scoring", disable=disable_tqdm):
+            yield from zip(indices, scores, strict=True)
+
+    def _score(
+        self, generator: torch.Generator, queries: Sequence[Query], with_greedy: bool
+    ) -> list[tuple[float, bool]]:
+        """Return the results of a batch of queries."""
+        batch = [tensor.to(self.model.device) for tensor in _to_tensors(queries)]
+        ids, is_token, is_target = batch
+        output = self.model.conditional_log_likelihood(
+            ids,
+            is_target,
+            orders=self.arguments.completion_order,
+            num_orders=self.arguments.num_orders,
+            context_orders=self.arguments.context_order,
+            attention_mask=is_token.long(),
+            generator=generator,
+        )
+        is_greedy = self._is_greedy(*batch, generator).tolist() if with_greedy else [False] * len(queries)
+        return list(zip(output.log_likelihood.tolist(), is_greedy, strict=True))
 
     @torch.no_grad()
     def _is_greedy(
@@ -258,63 +307,80 @@ class AnyOrderLM(TemplateLM):
 
         Texts of more than `max_length` tokens are cut into parts, which are scored independently.
         """
-        texts = [split_batches(self.tok_encode(*request.args), self.max_length) for request in requests]
+        texts = [split_batches(self._encode(*request.args), self.max_length) for request in requests]
         queries = [Query(ids, 0, len(ids)) for parts in texts for ids in parts]
-        scores = iter(self._score_all(queries, disable_tqdm, with_greedy=False))
-        return [sum(next(scores)[0] for _ in parts) for parts in texts]
+        scores = iter(sorted(self._score_all(queries, disable_tqdm, with_greedy=False)))
+        return [sum(next(scores)[1][0] for _ in parts) for parts in texts]
 
     def generate_until(self, requests: list[Instance], disable_tqdm: bool = False) -> list[str]:
-        """Return a continuation of each context, generated left to right up to the first stop string of the request."""
-        groups = defaultdict(list)
-        for index, (_, settings) in enumerate(request.args for request in requests):
-            groups[json.dumps(settings, sort_keys=True)].append(index)
+        """Return a continuation of each context, or the text at its mask, up to the first stop string."""
+        contexts, groups, results = list(map(self._read_context, requests)), defaultdict(list), {}
+        for index, request in enumerate(requests):
+            has_gap = self.tokenizer.mask_token in contexts[index]
+            groups[json.dumps([has_gap, request.args[1]], sort_keys=True)].append(index)
         batches = [batch for group in groups.values() for batch in split_batches(group, self.batch_size)]
-        generator, results = torch.Generator().manual_seed(self.arguments.seed), {}
-        for batch in progress_bar(batches, desc="Generating", disable=disable_tqdm):
-            contexts = [requests[index].args[0] for index in batch]
-            texts = self._continue(contexts, generator, **requests[batch[0]].args[1])
-            results |= zip(batch, texts, strict=True)
+        work = [([contexts[index] for index in batch], requests[batch[0]].args[1]) for batch in batches]
+        texts = zip(batches, self._share("_write", work), strict=True)
+        for batch, written in progress_bar(texts, total=len(batches), desc="Generating", disable=disable_tqdm):
+            results |= zip(batch, written, strict=True)
+            for index in batch:
+                self.cache_hook.add_partial("generate_until", requests[index].args, results[index])
         return [results[index] for index in range(len(requests))]
 
-    def _continue(
-        self,
-        contexts: list[str],
-        generator: torch.Generator,
-        until: str | Sequence[str] = (),
-        max_gen_toks: int = 256,
-        do_sample: bool | None = None,
-        temperature: float = 0.0,
-        **settings: object,
-    ) -> list[str]:
-        """Return a continuation of each context. The other arguments are the `generation_kwargs` of a task."""
-        num_new = min(max_gen_toks, self.max_length - 1)
+    def _read_context(self, request: Instance) -> str:
+        """Return the context of a request. For humaneval_infilling, put a mask between the text before and after."""
+        context, doc = request.args[0], request.doc
+        is_infilling = {"prompt", "suffix"} <= doc.keys() and context == f"{doc['suffix']}\n\n{doc['prompt']}"
+        return f"{doc['prompt']}{self.tokenizer.mask_token}{doc['suffix']}" if is_infilling else context
+
+    def _write(self, generator: torch.Generator, contexts: list[str], settings: dict[str, Any]) -> list[str]:
+        """Return a text for each context of a batch. `settings` are the `generation_kwargs` of a task."""
+        settings = {"until": (), "max_gen_toks": 256, "do_sample": None, "temperature": 0.0} | settings
+        until, num_new = settings.pop("until"), settings.pop("max_gen_toks")
         until = [until] if isinstance(until, str) else until
-        settings |= {"do_sample": temperature > 0 if do_sample is None else do_sample}
-        if settings["do_sample"]:
-            settings["temperature"] = temperature
-        given = [self.tok_encode(context)[num_new - self.max_length :] for context in contexts]
-        eos = self.model.generation_config.eos_token_id
-        ends = {self.eot_token_id, *(eos if isinstance(eos, list) else [eos])}
-        texts, new = [""] * len(contexts), [[] for _ in contexts]
-        unfinished = range(len(contexts))
-        for start in range(0, num_new, TOKENS_PER_CALL):
-            count = min(TOKENS_PER_CALL, num_new - start)
-            rows = self._generate([given[index] + new[index] for index in unfinished], count, generator, settings)
-            for index, row in zip(unfinished, rows, strict=True):
-                new[index] += row
-                texts[index] = self._decode_after(given[index], new[index])
-            unfinished = [
-                index
-                for index in unfinished
-                if ends.isdisjoint(new[index]) and cut_at(texts[index], until) == texts[index]
-            ]
-            if not unfinished:
-                break
+        if settings["do_sample"] is None:
+            settings["do_sample"] = settings["temperature"] > 0
+        if not settings["do_sample"]:
+            del settings["temperature"]
+        settings["generator"] = generator
+        if self.tokenizer.mask_token in contexts[0]:
+            texts = [self._fill_in(context, num_new, settings) for context in contexts]
+        else:
+            texts = self._continue(contexts, num_new, until, settings)
         return [cut_at(text, until) for text in texts]
 
-    def _generate(
-        self, contexts: list[list[int]], count: int, generator: torch.Generator, settings: dict[str, Any]
-    ) -> list[list[int]]:
+    def _fill_in(self, context: str, num_new: int, settings: dict[str, Any]) -> str:
+        """Return the text at the mask in a context. Its number of tokens is that with the likeliest whole text."""
+        prefix, _ = self._split_at_mask(context)
+        before, after = encode_between_masks(context, self.tokenizer)
+        num_new = min(num_new, self.arguments.max_gap, self.max_length - 1)
+        before, after = cut_around(before, after or [self.tokenizer.eos_token_id], self.max_length - num_new)
+        ids = self.filler.by_whole_text(Gap([*before, *after], len(before), 0), num_new, **settings)
+        text = decode_after(before, ids, self.tokenizer)
+        return text.removeprefix(" ") if prefix.endswith(" ") else text
+
+    def _continue(self, contexts: list[str], num_new: int, until: Sequence[str], settings: dict[str, Any]) -> list[str]:
+        """Return a continuation of each context, which may go on after a stop string."""
+        given = [self._encode(context) for context in contexts]
+        # A context that leaves too little room is cut to half of the positions.
+        limits = [min(num_new, max(self.max_length - len(ids), self.max_length // 2)) for ids in given]
+        given = [ids[limit - self.max_length :] for ids, limit in zip(given, limits, strict=True)]
+        eos = self.model.generation_config.eos_token_id
+        ends = {self.tokenizer.eos_token_id, *(eos if isinstance(eos, list) else [eos])}
+        texts, new = [""] * len(contexts), [[] for _ in contexts]
+        while unfinished := [
+            index
+            for index, limit in enumerate(limits)
+            if len(new[index]) < limit and ends.isdisjoint(new[index]) and cut_at(texts[index], until) == texts[index]
+        ]:
+            count = min(TOKENS_PER_CALL, *(limits[index] - len(new[index]) for index in unfinished))
+            rows = self._generate([given[index] + new[index] for index in unfinished], count, settings)
+            for index, row in zip(unfinished, rows, strict=True):
+                new[index] += row
+                texts[index] = decode_after(given[index], new[index], self.tokenizer)
+        return texts
+
+    def _generate(self, contexts: list[list[int]], count: int, settings: dict[str, Any]) -> list[list[int]]:
         """Return the ids of `count` tokens after each context."""
         ids = [torch.tensor(context, dtype=torch.long) for context in contexts]
         sequences = self.model.generate(
@@ -322,18 +388,9 @@ class AnyOrderLM(TemplateLM):
             attention_mask=pad_sequence([torch.ones_like(row) for row in ids], True, padding_side="left"),
             order="left_to_right",
             max_new_tokens=count,
-            generator=generator,
             **settings,
         )
         return sequences[:, -count:].tolist()
-
-    def _decode_after(self, before: list[int], ids: list[int]) -> str:
-        """Decode `before` and `ids` together, and return the text of `ids`. Alone, it could lose its leading space."""
-        whole, start = (
-            self.tokenizer.decode(part, skip_special_tokens=True, clean_up_tokenization_spaces=False)
-            for part in ([*before, *ids], before)
-        )
-        return whole.removeprefix(start)
 
 
 def cut_at(text: str, until: Sequence[str]) -> str:

@@ -287,11 +287,11 @@ class Filler:
         filled = self.model.generate(ids, order="left_to_right", stop_at_eos=False, **self.settings)
         return filled[0, gap.start :].tolist()
 
-    def by_whole_text(self, gap: Gap, **settings: Any) -> list[int]:
+    def by_whole_text(self, gap: Gap, max_length: int | None = None, **settings: Any) -> list[int]:
         """Choose the length with the likeliest whole text, as `infill` does. Return the tokens filled in."""
         ids = self._to_tensor(gap.with_tokens([self.model.config.mask_token_id]))
         settings = {"order": self.order, "do_sample": False} | settings
-        output = self.model.infill(ids, range(1, self.max_length + 1), self.padded_length, **settings)
+        output = self.model.infill(ids, range(1, (max_length or self.max_length) + 1), self.padded_length, **settings)
         return output.sequences[0, gap.start : gap.start + int(output.lengths)].tolist()
 
     def pad(self, ids: list[int]) -> torch.LongTensor:

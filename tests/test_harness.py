@@ -20,8 +20,10 @@ from lm_eval.tasks import TaskManager  # noqa: E402
 from tokenizers import decoders  # noqa: E402
 
 from eval.harness import AnyOrderLM, main  # noqa: E402
+from eval.journal import make_generator  # noqa: E402
 from modeling_aogpt.tokenization import add_mask_token  # noqa: E402
 from tests.references import make_run, random_encoder, remove_weight  # noqa: E402
+from tests.several_processes import run_in_two_processes  # noqa: E402
 from tests.tokenizers_of_all_kinds import KINDS  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("datasets_cache")
@@ -176,7 +178,7 @@ def test_completions_at_a_mask_are_parts_of_the_text(folder: str, kind: str, com
         ids = query.ids[: query.start], query.ids[query.start : query.stop], query.ids[query.stop :]
         texts = [lm.tokenizer.decode([*chain(*ids[: number + 1])]) for number in range(3)]
         whole = [*accumulate(parts)]
-        assert texts == [lm.tokenizer.decode(lm.tok_encode(text)) for text in whole]
+        assert texts == [lm.tokenizer.decode(lm._encode(text)) for text in whole]
         assert texts == whole or kind == "WordPiece"  # whose tokens do not contain spaces
 
 
@@ -316,3 +318,96 @@ def test_only_ids_of_text_can_be_the_likeliest(folder: str, tiny_model: AOGPTFor
     lm = AnyOrderLM(folder, batch_size="auto")
     assert lm.batch_size == 16
     assert score(lm, ("ab", "dd"))[0][1]
+
+
+def test_long_contexts_keep_half_of_the_positions(folder: str) -> None:
+    lm = AnyOrderLM(folder)
+    settings = {"max_gen_toks": 99, "suppress_tokens": [13, 14, 15]}
+    long, cut, short = generate(lm, *((context, settings) for context in ("abcdefghijkl", "ghijkl", "ab")))
+    assert long == cut
+    assert [len(text.split()) for text in (cut, short)] == [6, 10]
+
+
+@pytest.mark.parametrize("settings", [{}, {"temperature": 0.7}])
+def test_text_at_a_mask_is_filled_in(folder: str, tiny_model: AOGPTForAnyOrderLM, settings: dict[str, Any]) -> None:
+    lm = AnyOrderLM(folder, max_gap=3)
+    lm.tokenizer.backend_tokenizer.decoder = decoders.Fuse()
+    stock = Instance("generate_until", {"prompt": "ab", "suffix": "fg"}, ("fg\n\nab", settings), 0)
+    text, again = lm.generate_until([stock])[0], generate(lm, ("ab<mask>fg", settings))[0]
+    options = {"order": "confidence", "do_sample": bool(settings), "generator": make_generator(0, 0), **settings}
+    masked = torch.tensor([0, 1, 16, 5, 6])
+    (filled,) = tiny_model.infill(masked, range(1, 4), **options).sequences.tolist()
+    assert text == again == lm.tokenizer.decode(filled[2:-2], skip_special_tokens=True)
+    one, end = generate(lm, ("ab<mask>fg", {"max_gen_toks": 1}), ("abcdefghijkl<mask>", {}))
+    assert len(one) <= 1
+    assert end == generate(lm, ("defghijkl<mask><eos>", {}))[0]
+    with pytest.raises(ValueError, match="at most one mask"):
+        generate(lm, ("a<mask>b<mask>", {}))
+
+
+def test_chat_template(folder: str) -> None:
+    lm = AnyOrderLM(folder)
+    lm.tokenizer.chat_template = (
+        "{% for m in messages %}{{ m.role[0] }}{{ m.content }}.{% endfor %}{% if add_generation_prompt %}a{% endif %}"
+    )
+    chat = [{"role": "user", "content": "b"}]
+    assert lm.apply_chat_template(chat) == "ub.a"
+    assert lm.apply_chat_template([*chat, {"role": "assistant", "content": "c"}], False) == "ub.ac"
+
+
+def run_tasks(folder: str, data: Path, output: Path, use_cache: str | None = None, **model_args: Any) -> None:
+    """Run a task that scores and a task that fills in, and write the results."""
+    shared = {"dataset_path": "json", "dataset_kwargs": {"data_files": {"test": str(data)}}, "test_split": "test"}
+    scored = {"output_type": "multiple_choice", "doc_to_text": "{{prompt}}<mask>k", "doc_to_target": 0}
+    scored |= {"doc_to_choice": ["c", "dd", "e"], "metric_list": [{"metric": "acc"}]}
+    written = {"output_type": "generate_until", "doc_to_text": "{{suffix}}\n\n{{prompt}}", "doc_to_target": "c"}
+    written |= {"metric_list": [{"metric": "exact_match"}], "generation_kwargs": {"max_gen_toks": 3}}
+    results = lm_eval.simple_evaluate(
+        "aogpt",
+        model_args={"pretrained": folder, "batch_size": 2} | model_args,
+        tasks=[{"task": "scored"} | shared | scored, {"task": "written"} | shared | written],
+        task_manager=TaskManager(include_defaults=False),
+        log_samples=True,
+        bootstrap_iters=0,
+        use_cache=use_cache,
+        verbosity="ERROR",
+    )
+    output.write_text(json.dumps([results["results"], results["samples"]], default=str))
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    lines = [{"prompt": first, "suffix": f"c{second}"} for first in "abc" for second in "de"]
+    (tmp_path / "data.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return tmp_path / "data.jsonl"
+
+
+def test_two_processes_give_the_results_of_one(folder: str, data: Path, tmp_path: Path) -> None:
+    options = {"context_order": "random", "num_orders": 2}
+    run_tasks(folder, data, tmp_path / "one.json", **options)
+    code = "import os\nfrom pathlib import Path\nfrom tests.test_harness import run_tasks\n"
+    output = f"Path({str(tmp_path)!r}, 'process-' + os.environ['RANK'])"
+    (tmp_path / "script.py").write_text(f"{code}run_tasks({folder!r}, {str(data)!r}, {output}, **{options})\n")
+    run_in_two_processes(str(tmp_path / "script.py"), cache=tmp_path / "cache")
+    assert (tmp_path / "process-0").read_text() == (tmp_path / "one.json").read_text()
+    assert not (tmp_path / "process-1").exists()
+
+
+def test_a_stopped_run_continues(folder: str, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The cache of the harness keeps the results of finished batches."""
+    write, calls = AnyOrderLM._write, []
+
+    def stop(self: AnyOrderLM, *given: Any) -> list[str]:
+        calls.append(given)
+        if len(calls) == 3 + 3:
+            raise KeyboardInterrupt
+        return write(self, *given)
+
+    monkeypatch.setattr(AnyOrderLM, "_write", stop)
+    run_tasks(folder, data, tmp_path / "one.json")
+    with pytest.raises(KeyboardInterrupt):
+        run_tasks(folder, data, tmp_path / "two.json", str(tmp_path / "answers"))
+    monkeypatch.setattr(AnyOrderLM, "_score", None)  # nothing is left to score
+    run_tasks(folder, data, tmp_path / "two.json", str(tmp_path / "answers"))
+    assert len(calls) == 3 + 3 + 1
+    assert (tmp_path / "one.json").read_text() == (tmp_path / "two.json").read_text()

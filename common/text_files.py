@@ -133,9 +133,9 @@ def _check_first_rows(files: Sequence[str], separator: str) -> None:
 def _find_odd_row(files: list[str]) -> str:
     """Describe the first row of JSON Lines that is not an object, or has values of other types than earlier rows."""
     types: dict[str, type] = {}
-    for file, (number, line) in ((path, row) for path in files for row in enumerate(read_lines(path), 1)):
+    for file, (number, line) in ((path, row) for path in files for row in read_lines(path)):
         try:
-            values = json.loads(line).items() if line.strip() else ()
+            values = json.loads(line).items()
         except (ValueError, AttributeError):
             return f"Row {number} of {file} must be a JSON object, but is {line:.100}. "
         for name, value in values:
@@ -145,10 +145,10 @@ def _find_odd_row(files: list[str]) -> str:
     return ""
 
 
-def read_lines(file: str) -> Iterator[str]:
-    """Yield the lines of a text file, which may be compressed."""
+def read_lines(file: str) -> Iterator[tuple[int, str]]:
+    """Yield the number and the text of each line of a file that is not blank. The file may be compressed."""
     with OpenFile(LocalFileSystem(), file, "rt", get_compression(file, "infer"), encoding="utf-8-sig") as lines:
-        yield from lines
+        yield from ((number, line) for number, line in enumerate(lines, 1) if line.strip())
 
 
 def keep_text(dataset: Dataset, text_column: str) -> Dataset:

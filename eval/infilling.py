@@ -21,6 +21,7 @@ import sys
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from itertools import accumulate
 from pathlib import Path
 from statistics import fmean
@@ -37,12 +38,13 @@ from common.files import make_folder, write_json, write_text
 from common.hardware import versions
 from common.models import find_model, identity_of_weights
 from common.processes import in_turn, start_accelerator
-from common.reports import markdown_table, with_error
+from common.reports import markdown_table
 from common.results import check_is_no_run, default_length, settings_of_run
 from common.text_files import read_lines
 from common.tokenizers import num_unpadded, to_bytes
-from eval.estimates import ratio_with_error, wilson_interval
+from eval.estimates import bits_per_byte_over, wilson_interval
 from eval.journal import Journal, name_by_content
+from eval.tables import show_metric
 from modeling_aogpt.loading import Model, load_model, read_config
 from modeling_aogpt.tokenization import load_tokenizer
 
@@ -201,7 +203,7 @@ def gaps_of_file(folder: Path, options: InfillingArguments) -> list[Gap]:
     """
     name, gaps = find_model(folder), []
     tokenizer, longest = load_tokenizer(name), default_length(name, read_config(name))
-    for number, line in enumerate(read_lines(options.file), 1):
+    for number, line in read_lines(options.file):
         try:
             row = json.loads(line)
             parts = {part: row.get(column, row.get(part)) for part, column in PARTS.items()}
@@ -344,9 +346,7 @@ def evaluate(fillings: Fillings, gaps: list[Gap], tokenizer: PreTrainedTokenizer
             "exact", [to_bytes(ids, tokenizer) == to_bytes(gap.removed, tokenizer) for gap, ids in pairs]
         )
         if "known length" in name:
-            bits = np.array([nats for _, nats in filled]) / np.log(2)
-            ratio, error = ratio_with_error(bits, np.array(num_bytes))
-            results[name] |= {"bits_per_byte": ratio, "bits_per_byte_standard_error": error}
+            results[name] |= bits_per_byte_over(np.array([nats for _, nats in filled]), np.array(num_bytes))
         else:
             results[name] |= _fraction("length", [len(ids) == gap.length for gap, ids in pairs])
     return results
@@ -411,19 +411,15 @@ def make_report(results: dict[str, Any]) -> str:
                 "{:.1%} ({:.1%} to {:.1%})".format(scores[key], *scores[f"{key}_interval"]) if key in scores else ""
                 for key in ("length", "exact")
             ),
-            with_error(scores["bits_per_byte"], scores["bits_per_byte_standard_error"], 3)
-            if "bits_per_byte" in scores
-            else "",
+            show_metric("bits_per_byte", 3)(scores),
         )
         for run, methods in results["runs"].items()
         for name, scores in methods.items()
     ]
     header = ["run", "gap filled in with", "gaps", "right length", "exact match", "bits per byte"]
     gap = "a whole sentence or line of at most" if results["sentences"] else "a span of 1 to"
-    gaps = FROM_FILE if results["file"] else HELD_OUT
-    gaps = gaps.format(**results, gap=f"{gap} {results['max_gap']} tokens")
-    table = markdown_table(header, rows, align="llrrrr")
-    return SUMMARY.format(max_length=results["max_length"], gaps=gaps, table=table)
+    gaps = (FROM_FILE if results["file"] else HELD_OUT).format(**results, gap=f"{gap} {results['max_gap']} tokens")
+    return SUMMARY.format(**results, gaps=gaps, table=markdown_table(header, rows, align="llrrrr"))
 
 
 @one_line_errors()
@@ -437,26 +433,21 @@ def main(argv: list[str]) -> None:
     with make_folder(options.output_dir):  # first, so that a wrong folder is an error before the long measurements
         with in_turn(accelerator):
             gaps = [(gaps_of_file if options.file else held_out_gaps)(folder, options) for folder in others.runs]
-        for folder, other in zip(others.runs, gaps, strict=True):
+        gaps_by_run = dict(zip(others.runs, gaps, strict=True))
+        for folder, other in gaps_by_run.items():
             if other != gaps[0] and not options.file:
                 raise ValueError(
                     f"All runs must have the same gaps, but those of {folder} differ from those of {others.runs[0]}. "
                     "Use runs with the same held-out text, tokenizer and sequence length."
                 )
-        weights = [identity_of_weights(find_model(folder)) for folder in others.runs]
-        content = [weights, options.max_length, *(asdict(gap) for other in gaps for gap in other)]
+        content = [options.max_length, *(identity_of_weights(find_model(folder)) for folder in gaps_by_run)]
+        content += [asdict(gap) for other in gaps for gap in other]
         journal = Journal(name_by_content(options.output_dir / ".unfinished", content))
-        runs = {
-            str(folder): evaluate_run(folder, other, options, journal, accelerator.device)
-            for folder, other in zip(others.runs, gaps, strict=True)
-        }
-    names = ("file", "num_documents", "max_gap", "sentences", "max_length", "seed")
-    results = {
-        "command": command_line(__file__, argv),
-        **{name: getattr(options, name) for name in names},
-        "runs": runs,
-        "versions": versions(),
-    }
+        evaluate_one = partial(evaluate_run, options=options, journal=journal, device=accelerator.device)
+        runs = {str(folder): evaluate_one(folder, other) for folder, other in gaps_by_run.items()}
+    settings = asdict(options)
+    del settings["output_dir"]
+    results = {"command": command_line(__file__, argv), **settings, "runs": runs, "versions": versions()}
     if accelerator.is_main_process:
         report = make_report(results)
         write_json(options.output_dir / "results.json", results)

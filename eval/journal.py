@@ -57,20 +57,12 @@ class Journal:
             self.done[key].update(zip(indices, values, strict=True))
 
     def complete(
-        self,
-        sizes: dict[str, int],
-        batch_size: int,
-        compute: Callable[[str, list[int]], list[Any]],
-        **bar: Any,
+        self, sizes: dict[str, int], batch_size: int, compute: Callable[[str, list[int]], list[Any]], **bar: Any
     ) -> dict[str, list[Any]]:
         """
-        Compute the values that are missing, and return the list of values of each key.
+        Compute the values that are missing, and return the `sizes[key]` values of each key.
 
-        Args:
-            sizes: Number of values of each key.
-            batch_size: Number of values that are computed at once.
-            compute: Function that returns the values with a key and some indices.
-            bar: Options of the progress bar.
+        `compute` returns the values with a key and at most `batch_size` indices. `bar` are options of a progress bar.
         """
         work = [
             (key, indices)
@@ -130,16 +122,8 @@ def score_sequences(
     `num_orders`, but not on its batch. Other random numbers (for ensembles, and for the masks of an encoder) also
     depend on the other sequences of the batch.
 
-    Args:
-        scorer: Scorer of the model.
-        sequences: Ids of each sequence.
-        measure: Kind of log-likelihood (see eval/scorers.py).
-        num_orders: Number of random orders of each sequence.
-        seed: Seed of the orders.
-        batch_size: Number of sequences in a forward pass.
-        precision: `"no"`, or `"bf16"` for autocast.
-        journal: Storage of finished batches.
-        name: Name of the text in the journal and of the progress bar.
+    `measure` is explained in eval/scorers.py. `precision` is `"no"`, or `"bf16"` for autocast. `name` names the text in
+    the journal and the progress bar.
     """
     journal = Journal() if journal is None else journal
     keys = {f"{name}/{measure}/{number}": number for number in range(num_orders if measure in RANDOM_MEASURES else 1)}

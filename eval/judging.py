@@ -114,13 +114,8 @@ def _have_same_ids(one: PreTrainedTokenizerBase, other: PreTrainedTokenizerBase)
 
 def make_samples(sequences: list[list[int]], tokenizer: PreTrainedTokenizerBase) -> list[Sample]:
     """Return the token ids, without padding, and the text of each sequence."""
-    kept = [without_padding(ids, tokenizer.eos_token_id) for ids in sequences]
+    kept = [ids[: num_unpadded(ids, tokenizer.eos_token_id) + 1] for ids in sequences]  # one end-of-text is no padding
     return [Sample(ids, tokenizer.decode(ids)) for ids in kept]
-
-
-def without_padding(ids: list[int], end_of_text: int) -> list[int]:
-    """Return the ids without padding: keep only the first of the end-of-text tokens at the end."""
-    return ids[: num_unpadded(ids, end_of_text) + 1]
 
 
 def unigram_entropy(tokens: Sequence[int]) -> float:

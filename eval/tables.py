@@ -149,13 +149,10 @@ def paper_table(runs: Sequence[dict[str, Any]]) -> str:
 
 
 def _format_cell(scored: dict[str, Any] | None, measure: str) -> str:
-    if scored is None or measure not in scored["measures"]:
-        return ""
-    metrics = scored["measures"][measure]
-    return with_error(metrics["perplexity"], metrics["perplexity_standard_error"], 2)
+    return show_metric("perplexity", 2)({} if scored is None else scored["measures"].get(measure, {}))
 
 
-def _show(metric: str, digits: int) -> Callable[[dict[str, Any]], str]:
+def show_metric(metric: str, digits: int) -> Callable[[dict[str, Any]], str]:
     """Return a function that formats a metric of a result with its standard error, or as "" if it is missing."""
     return lambda result: (
         with_error(result[metric], result[f"{metric}_standard_error"], digits) if metric in result else ""
@@ -172,8 +169,8 @@ COLUMNS: dict[str, tuple[str, Callable[[dict[str, Any]], str]]] = {
     "dropped": ("r", lambda result: f"{result['dropped_tokens']:,}"),
     "log-likelihood": ("l", lambda result: MEASURE_NAMES[result["measure"]]),
     "sequences": ("r", lambda result: f"{result['sequences']:,}"),
-    "perplexity": ("r", _show("perplexity", 2)),
-    "bits per byte": ("r", _show("bits_per_byte", 4)),
+    "perplexity": ("r", show_metric("perplexity", 2)),
+    "bits per byte": ("r", show_metric("bits_per_byte", 4)),
 }
 
 

@@ -151,15 +151,11 @@ class Text:
     facts: dict[str, Any]
 
 
-# The main process calls this function with the results, before the finished batches are removed.
-Save = Callable[[dict[str, Any]], None]
-
-
 def zero_shot(
     model_name: str,
     arguments: ScoringArguments,
     journal_folder: Path | None = None,
-    save: Save = lambda results: None,
+    output: Path | None = None,
     identity: str | None = None,
 ) -> dict[str, Any]:
     """
@@ -168,9 +164,9 @@ def zero_shot(
     Args:
         model_name: Folder or Hub name of the model.
         arguments: Settings.
-        journal_folder: Folder that keeps finished batches until the results are saved (see `Journal`). A hash of the
+        journal_folder: Folder that keeps finished batches until the results are written (see `Journal`). A hash of the
             model's revision and of all sequences is appended to the name of the folder.
-        save: Function that writes the results.
+        output: File for the results.
         identity: Result of `identity_of_weights` for the model. It is computed if it is not given.
     """
     started = time.perf_counter()
@@ -209,8 +205,8 @@ def zero_shot(
         "hardware": hardware(accelerator),
         "versions": versions(),
     }
-    if accelerator.is_main_process:
-        save(results)
+    if accelerator.is_main_process and output is not None:
+        write_json(output, results)
     journal.remove()
     return results
 
@@ -421,7 +417,7 @@ def main(argv: list[str]) -> None:
     if output.parent.is_file():
         raise ValueError(f"`output_dir` ({output.parent}) is a file. Set it to a folder.")
     try:
-        results = zero_shot(name, arguments, unfinished, partial(write_json, output), identity)
+        results = zero_shot(name, arguments, unfinished, output, identity)
     except KeyboardInterrupt:
         sys.exit(f"Stopped. Finished batches are kept in {output.parent}. To continue, run the same command again.")
     if PartialState().is_main_process:

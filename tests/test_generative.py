@@ -18,7 +18,7 @@ from common.hardware import versions
 from common.tokenizers import train_tokenizer
 from eval.generative import GenerativeArguments, generative, main
 from eval.journal import make_generator
-from eval.judging import Judge, Sample, distinct, unigram_entropy, without_padding
+from eval.judging import Judge, Sample, distinct, make_samples, unigram_entropy
 from eval.tables import GENERATIVE, generative_table
 from modeling_aogpt import AOGPTForAnyOrderLM
 from modeling_aogpt.tokenization import load_tokenizer
@@ -74,10 +74,9 @@ def test_judge_with_another_tokenizer_encodes_the_text(
     assert other.eos_token_id in found[0]
 
 
-def test_padding_is_left_out() -> None:
-    assert without_padding([1, 13, 2, 13, 13, 13], 13) == [1, 13, 2, 13]
-    assert without_padding([1, 2], 13) == [1, 2]
-    assert without_padding([13, 13], 13) == [13]
+def test_padding_is_left_out(tiny_tokenizer: PreTrainedTokenizerFast) -> None:
+    samples = make_samples([[1, 13, 2, 13, 13, 13], [1, 2], [13, 13]], tiny_tokenizer)
+    assert [sample.ids for sample in samples] == [[1, 13, 2, 13], [1, 2], [13]]
 
 
 def test_grid(folder: str, arguments: GenerativeArguments, judge: str, capsys: pytest.CaptureFixture) -> None:

@@ -20,7 +20,7 @@ import atexit
 import json
 import sys
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, NoReturn
 
@@ -52,21 +52,12 @@ TOKENS_PER_CALL = 32  # generated at once; afterwards, texts that contain a stop
 OTHER_ARGUMENTS = ("max_batch_size", "trust_remote_code")  # the harness passes these to every model
 
 
-@dataclass
-class Query:
-    """A text to score: tokens at the positions `start` ... `stop` - 1 are scored, and all other tokens are context."""
-
-    ids: list[int]
-    start: int
-    stop: int
-
-
-def _to_tensors(queries: Sequence[Query]) -> tuple[torch.LongTensor, torch.BoolTensor, torch.BoolTensor]:
+def _to_tensors(queries: Sequence[Gap]) -> tuple[torch.LongTensor, torch.BoolTensor, torch.BoolTensor]:
     """Return `ids` (padded on the right), `attention_mask` and `is_scored`, all (batch, n)."""
     ids = pad_sequence([torch.tensor(query.ids) for query in queries], batch_first=True)
     positions = torch.arange(ids.shape[1])
-    stops, starts, ends = torch.tensor([[query.stop, query.start, len(query.ids)] for query in queries]).T[..., None]
-    return ids, positions < ends, (positions >= starts) & (positions < stops)
+    starts, lengths, ends = torch.tensor([[one.start, one.length, len(one.ids)] for one in queries]).T[..., None]
+    return ids, positions < ends, (positions >= starts) & (positions < starts + lengths)
 
 
 @dataclass
@@ -180,18 +171,32 @@ class AnyOrderLM(LM):
                 pass
         sys.exit()
 
-    def _share(self, name: str, batches: Sequence[tuple[Any, ...]]) -> Iterator[list[Any]]:
-        """Yield the results of the method `name` for each batch. The processes divide the batches among themselves."""
-        gather((name, batches), self.accelerator.num_processes)
-        yield from self._compute(name, batches)
+    def _share(
+        self, name: str, items: Sequence[Any], batches: list[list[int]], **bar: Any
+    ) -> Iterator[tuple[int, Any]]:
+        """Yield the index and the result of each item. The processes divide the `batches` of indices."""
+        work = name, [[items[index] for index in batch] for batch in batches]
+        gather(work, self.accelerator.num_processes)
+        results = zip(batches, self._compute(*work), strict=True)
+        for batch, values in progress_bar(results, total=len(batches), **bar):
+            yield from zip(batch, values, strict=True)
 
-    def _compute(self, name: str, batches: Sequence[tuple[Any, ...]]) -> Iterator[list[Any]]:
+    def _compute(self, name: str, batches: list[list[Any]]) -> Iterator[list[Any]]:
+        """Yield the results of the method `name` for each batch, in all processes."""
         num_processes = self.accelerator.num_processes
         for start in range(0, len(batches), num_processes):
             number, own = start + self.accelerator.process_index, None
             if number < len(batches):
-                own = getattr(self, name)(make_generator(self.arguments.seed, number), *batches[number])
+                own = getattr(self, name)(batches[number], make_generator(self.arguments.seed, number))
             yield from gather(own, num_processes)[: len(batches) - start]
+
+    def _collect(self, kind: str, requests: list[Instance], results: Iterable[tuple[int, Any]]) -> list[Any]:
+        """Return the results in the order of the requests. Add each to the harness's cache when it is known."""
+        found = {}
+        for index, result in results:
+            found[index] = result
+            self.cache_hook.add_partial(kind, requests[index].args, result)
+        return [found[index] for index in range(len(requests))]
 
     def _encode(self, text: str) -> list[int]:
         return self.tokenizer(text, add_special_tokens=False)["input_ids"]
@@ -208,11 +213,8 @@ class AnyOrderLM(LM):
 
     def loglikelihood(self, requests: list[Instance], disable_tqdm: bool = False) -> list[tuple[float, bool]]:
         """Return log p of each completion in nats, and whether each of its tokens is the likeliest one."""
-        queries, results = [self._make_query(*request.args) for request in requests], {}
-        for index, result in self._score_all(queries, disable_tqdm):
-            results[index] = result
-            self.cache_hook.add_partial("loglikelihood", requests[index].args, result)
-        return [results[index] for index in range(len(requests))]
+        queries = [self._make_query(*request.args) for request in requests]
+        return self._collect("loglikelihood", requests, self._score_all(queries, disable_tqdm))
 
     def _split_at_mask(self, context: str) -> list[str]:
         """Return the text before the mask in `context` and, if there is a mask, the text after it."""
@@ -224,7 +226,7 @@ class AnyOrderLM(LM):
             )
         return parts
 
-    def _make_query(self, context: str, completion: str) -> Query:
+    def _make_query(self, context: str, completion: str) -> Gap:
         """Return a query that scores `completion` at the mask in `context` or, if there is none, after `context`."""
         before, *rest = self._split_at_mask(context)
         if rest:
@@ -236,7 +238,7 @@ class AnyOrderLM(LM):
         text = before.removesuffix(" ") if rest else before.rstrip()
         return self._cut_context(*encode_parts([text, before[len(text) :] + completion, *rest], self.tokenizer))
 
-    def _cut_context(self, before: list[int], ids: list[int], after: Sequence[int] = ()) -> Query:
+    def _cut_context(self, before: list[int], ids: list[int], after: Sequence[int] = ()) -> Gap:
         """Return a query that scores `ids` between `before` and `after`. Cut the outer ends of long contexts."""
         room = self.max_length - len(ids)
         if not ids or room < 0:
@@ -245,28 +247,25 @@ class AnyOrderLM(LM):
                 "task or, for longer completions, increase `max_length`."
             )
         before, after = cut_around(before, after, room)
-        return Query([*before, *ids, *after], len(before), len(before) + len(ids))
+        return Gap([*before, *ids, *after], len(before), len(ids))
 
     def _score_all(
-        self, queries: Sequence[Query], disable_tqdm: bool, with_greedy: bool = True
+        self, queries: Sequence[Gap], disable_tqdm: bool, with_greedy: bool = True
     ) -> Iterator[tuple[int, tuple[float, bool]]]:
         """
-        Yield the index and the result of each query: its log-likelihood, and whether its targets are the likeliest.
+        Yield the index and the results of each query: its log-likelihood, and whether its targets are the likeliest.
 
         With `with_greedy=False`, the second value is not computed, and is False. Queries of similar length share a
         batch, so batches contain little padding.
         """
         longest_first = sorted(range(len(queries)), key=lambda index: -len(queries[index].ids))
         batches = split_batches(longest_first, self.batch_size)
-        work = [([queries[index] for index in indices], with_greedy) for indices in batches]
-        results = zip(batches, self._share("_score", work), strict=True)
-        for indices, scores in progress_bar(results, total=len(batches), desc="Scoring", disable=disable_tqdm):
-            yield from zip(indices, scores, strict=True)
+        items = [(query, with_greedy) for query in queries]
+        return self._share("_score", items, batches, desc="Scoring", disable=disable_tqdm)
 
-    def _score(
-        self, generator: torch.Generator, queries: Sequence[Query], with_greedy: bool
-    ) -> list[tuple[float, bool]]:
+    def _score(self, items: list[tuple[Gap, bool]], generator: torch.Generator) -> list[tuple[float, bool]]:
         """Return the results of a batch of queries."""
+        queries, (with_greedy, *_) = zip(*items, strict=True)
         batch = [tensor.to(self.model.device) for tensor in _to_tensors(queries)]
         ids, is_token, is_target = batch
         output = self.model.conditional_log_likelihood(
@@ -308,24 +307,18 @@ class AnyOrderLM(LM):
         Texts of more than `max_length` tokens are cut into parts, which are scored independently.
         """
         texts = [split_batches(self._encode(*request.args), self.max_length) for request in requests]
-        queries = [Query(ids, 0, len(ids)) for parts in texts for ids in parts]
+        queries = [Gap(ids, 0, len(ids)) for parts in texts for ids in parts]
         scores = iter(sorted(self._score_all(queries, disable_tqdm, with_greedy=False)))
         return [sum(next(scores)[1][0] for _ in parts) for parts in texts]
 
     def generate_until(self, requests: list[Instance], disable_tqdm: bool = False) -> list[str]:
         """Return a continuation of each context, or the text at its mask, up to the first stop string."""
-        contexts, groups, results = list(map(self._read_context, requests)), defaultdict(list), {}
-        for index, request in enumerate(requests):
-            has_gap = self.tokenizer.mask_token in contexts[index]
-            groups[json.dumps([has_gap, request.args[1]], sort_keys=True)].append(index)
+        items, groups = [(self._read_context(request), request.args[1]) for request in requests], defaultdict(list)
+        for index, (context, settings) in enumerate(items):
+            groups[json.dumps([self.tokenizer.mask_token in context, settings], sort_keys=True)].append(index)
         batches = [batch for group in groups.values() for batch in split_batches(group, self.batch_size)]
-        work = [([contexts[index] for index in batch], requests[batch[0]].args[1]) for batch in batches]
-        texts = zip(batches, self._share("_write", work), strict=True)
-        for batch, written in progress_bar(texts, total=len(batches), desc="Generating", disable=disable_tqdm):
-            results |= zip(batch, written, strict=True)
-            for index in batch:
-                self.cache_hook.add_partial("generate_until", requests[index].args, results[index])
-        return [results[index] for index in range(len(requests))]
+        texts = self._share("_write", items, batches, desc="Generating", disable=disable_tqdm)
+        return self._collect("generate_until", requests, texts)
 
     def _read_context(self, request: Instance) -> str:
         """Return the context of a request. For humaneval_infilling, put a mask between the text before and after."""
@@ -333,9 +326,10 @@ class AnyOrderLM(LM):
         is_infilling = {"prompt", "suffix"} <= doc.keys() and context == f"{doc['suffix']}\n\n{doc['prompt']}"
         return f"{doc['prompt']}{self.tokenizer.mask_token}{doc['suffix']}" if is_infilling else context
 
-    def _write(self, generator: torch.Generator, contexts: list[str], settings: dict[str, Any]) -> list[str]:
-        """Return a text for each context of a batch. `settings` are the `generation_kwargs` of a task."""
-        settings = {"until": (), "max_gen_toks": 256, "do_sample": None, "temperature": 0.0} | settings
+    def _write(self, items: list[tuple[str, dict[str, Any]]], generator: torch.Generator) -> list[str]:
+        """Return a text for each context of a batch, which comes with the `generation_kwargs` of its task."""
+        contexts, (given, *_) = zip(*items, strict=True)
+        settings = {"until": (), "max_gen_toks": 256, "do_sample": None, "temperature": 0.0} | given
         until, num_new = settings.pop("until"), settings.pop("max_gen_toks")
         until = [until] if isinstance(until, str) else until
         if settings["do_sample"] is None:

@@ -175,7 +175,7 @@ def test_completions_at_a_mask_are_parts_of_the_text(folder: str, kind: str, com
     }
     for context, parts in cases.items():
         query = lm._make_query(context, completion)
-        ids = query.ids[: query.start], query.ids[query.start : query.stop], query.ids[query.stop :]
+        ids = query.ids[: query.start], query.removed, query.ids[query.start + query.length :]
         texts = [lm.tokenizer.decode([*chain(*ids[: number + 1])]) for number in range(3)]
         whole = [*accumulate(parts)]
         assert texts == [lm.tokenizer.decode(lm._encode(text)) for text in whole]

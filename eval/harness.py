@@ -349,7 +349,7 @@ class AnyOrderLM(LM):
         before, after = encode_between_masks(context, self.tokenizer)
         num_new = min(num_new, self.arguments.max_gap, self.max_length - 1)
         before, after = cut_around(before, after or [self.tokenizer.eos_token_id], self.max_length - num_new)
-        ids = self.filler.by_whole_text(Gap([*before, *after], len(before), 0), num_new, **settings)
+        ids = self.filler.with_unknown_length(Gap([*before, *after], len(before), 0), num_new, **settings)
         text = decode_after(before, ids, self.tokenizer)
         return text.removeprefix(" ") if prefix.endswith(" ") else text
 

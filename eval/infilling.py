@@ -19,10 +19,10 @@ import random
 import re
 import sys
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from itertools import accumulate
+from itertools import accumulate, takewhile
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -49,6 +49,9 @@ from modeling_aogpt.loading import Model, load_model, read_config
 from modeling_aogpt.tokenization import load_tokenizer
 
 BEFORE = "only the text before, known length"
+WHOLE_TEXT, PREDICTED, MIDDLE = "length by the whole text", "length predicted by the model", "fill-in-the-middle"
+# Tokens before the parts of a text for left-to-right models that fill in the middle (PSM, arXiv 2207.14255).
+SENTINELS = ("<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>")
 # A sentence ends at the end of its line, or with one of .!? before whitespace. It includes the spaces before it.
 SENTENCE = re.compile(rb"[ \t]*\S(?:[^\n]*?[.!?][\"')\]]*(?=\s)|[^\n]*)")
 SEPARATOR = re.compile(r"[^\w.-]+")
@@ -63,11 +66,13 @@ the model was trained with `orders: gaps_last`, the first one. "Only the text be
 gap from left to right, without the text after it.
 
 "Length by the whole text" means that the length of the gap is not given, and `infill` chooses one from 1 to
-{max_length}: the length with which the filled-in text has the highest likelihood from left to right.
+{max_length}: the length with which the filled-in text has the highest likelihood from left to right. With "length
+predicted by the model", the model predicts the end of the gap. "Fill-in-the-middle" is a left-to-right model that reads
+the text before and after the gap, each after a token that marks it, and then predicts the gap and its end.
 
 Bits per byte are computed for the removed tokens, predicted from left to right, given the text around the gap
-or only the text before it. The bytes of all tokens count, even if a gap cuts a character. End-of-text
-is one byte. A match is exact if the gap is filled in with the same bytes.
+or only the text before it. If the end of the gap is predicted, its bits count, too. The bytes of all tokens count, even
+if a gap cuts a character. End-of-text is one byte. A match is exact if the gap is filled in with the same bytes.
 
 Intervals in brackets are 95 % confidence intervals (Wilson) over the gaps. Values after ± are standard errors.
 
@@ -249,31 +254,42 @@ class Filler:
         padded_length: Length to which documents are padded with end-of-text, or None for packed text.
         max_length: Largest length that is tried for a gap of unknown length.
         orders: Orders in which the model was trained (`TrainingArguments.orders`).
+        sentinels: Ids of `SENTINELS`, for a left-to-right model that fills in the middle.
     """
 
-    def __init__(self, model: Model, padded_length: int | None, max_length: int, orders: str = "random") -> None:
+    def __init__(
+        self,
+        model: Model,
+        padded_length: int | None,
+        max_length: int,
+        orders: str = "random",
+        sentinels: Sequence[int] = (),
+    ) -> None:
+        self.sentinels, self.predicts_end = sentinels, model.config.max_gap_length is not None
         self.model, self.padded_length, self.max_length, self.orders = model, padded_length, max_length, orders
         self.order = "left_to_right" if orders == "gaps_last" else "confidence"
         # A padded document has no end-of-text before its padding. In packed text, a gap can contain end-of-text.
         eos = model.config.eos_token_id
         self.end_of_text = eos if isinstance(eos, list) else [eos]  # the first one is the padding, as in `infill`
-        self.settings = {"do_sample": False, "suppress_tokens": None if padded_length is None else self.end_of_text}
+        has_end = padded_length is not None or self.predicts_end
+        self.settings = {"do_sample": False, "suppress_tokens": self.end_of_text if has_end else None}
 
     @classmethod
-    def of_model(cls, model: Model, name: str, max_length: int) -> "Filler":
+    def of_model(cls, model: Model, name: str, max_length: int, sentinels: Sequence[int] = ()) -> "Filler":
         """Return a `Filler` with the settings of the run that trained the model `name`, if there is one."""
         settings = settings_of_run(name)
         padded_length = settings["sequence_length"] if settings.get("packing") == "documents" else None
         default = "gaps_last" if model.generation_config.order == "left_to_right" else "random"
-        return cls(model, padded_length, max_length, settings.get("orders", default))
+        return cls(model, padded_length, max_length, settings.get("orders", default), sentinels)
 
     def methods(self) -> dict[str, Callable[[Gap], list[int]]]:
         """Return, by name, the functions that fill in a gap."""
         if self.orders == "left_to_right":
-            return {BEFORE: self.from_text_before}
+            return {BEFORE: self.from_text_before} | ({MIDDLE: self.in_the_middle} if self.sentinels else {})
         methods = {"known length": self.with_known_length}
         if hasattr(self.model, "infill"):  # a decoder
-            methods |= {"length by the whole text": self.by_whole_text, BEFORE: self.from_text_before}
+            name = PREDICTED if self.predicts_end else WHOLE_TEXT
+            methods |= {name: self.with_unknown_length, BEFORE: self.from_text_before}
         return methods
 
     def with_known_length(self, gap: Gap) -> list[int]:
@@ -289,11 +305,25 @@ class Filler:
         filled = self.model.generate(ids, order="left_to_right", stop_at_eos=False, **self.settings)
         return filled[0, gap.start :].tolist()
 
-    def by_whole_text(self, gap: Gap, max_length: int | None = None, **settings: Any) -> list[int]:
-        """Choose the length with the likeliest whole text, as `infill` does. Return the tokens filled in."""
+    def in_the_middle(self, gap: Gap) -> list[int]:
+        """Fill in at least one token, until end-of-text, with a left-to-right model that fills in the middle."""
+        ids = self._to_tensor(self._rearrange(gap))[None]
+        settings = {"max_new_tokens": self.max_length, "min_new_tokens": 1, "suppress_tokens": self.sentinels}
+        filled = self.model.generate(ids, order="left_to_right", do_sample=False, **settings)[0, ids.shape[1] :]
+        return list(takewhile(lambda token: token not in self.end_of_text, filled.tolist()))
+
+    def _rearrange(self, gap: Gap) -> list[int]:
+        """Return the text before and after a gap, with sentinels."""
+        before, after, middle = self.sentinels
+        return [before, *gap.ids[: gap.start], after, *gap.ids[gap.start + gap.length :], middle]
+
+    def with_unknown_length(self, gap: Gap, max_length: int | None = None, **settings: Any) -> list[int]:
+        """Let `infill` find the length. Return the tokens filled in."""
         ids = self._to_tensor(gap.with_tokens([self.model.config.mask_token_id]))
         settings = {"order": self.order, "do_sample": False} | settings
-        output = self.model.infill(ids, range(1, (max_length or self.max_length) + 1), self.padded_length, **settings)
+        longest = max_length or self.max_length
+        longest = min(longest, self.model.config.max_gap_length or longest)
+        output = self.model.infill(ids, range(1, longest + 1), self.padded_length, **settings)
         return output.sequences[0, gap.start : gap.start + int(output.lengths)].tolist()
 
     def pad(self, ids: list[int]) -> torch.LongTensor:
@@ -306,22 +336,37 @@ class Filler:
 
     def nats(self, gap: Gap, only_before: bool) -> float:
         """Return the negative log-likelihood of the removed tokens, given the text around or only before them."""
-        ids = self.pad(gap.ids)[None]
-        positions = torch.arange(ids.shape[1], device=ids.device)[None]
-        is_target = (positions >= gap.start) & (positions < gap.start + gap.length)
-        context = positions < gap.start if only_before else ~is_target
-        scores = self.model.conditional_log_likelihood(ids, is_target, context, orders="left_to_right")
+        end = gap.start + gap.length
+        return self._nats(self.pad(gap.ids), gap.start, end, None if only_before else end)
+
+    def nats_with_end(self, gap: Gap) -> float:
+        """Return the negative log-likelihood of the removed tokens and of the end of the gap, given the text around."""
+        if self.sentinels:
+            ids = [*self._rearrange(gap), *gap.removed, self.end_of_text[0]]
+            return self._nats(self._to_tensor(ids), len(ids) - gap.length - 1, len(ids), None)
+        end, num_slots = gap.start + gap.length, max(self.max_length - gap.length, 0)
+        ids = self.pad(gap.with_tokens(gap.removed + self.end_of_text[:1] * num_slots))
+        return self._nats(ids, gap.start, end + (num_slots > 0), end + num_slots)
+
+    def _nats(self, ids: torch.LongTensor, start: int, end: int, after: int | None) -> float:
+        """Return the score of the ids from `start` to `end` - 1, given those before and, unless None, from `after`."""
+        positions = torch.arange(len(ids), device=ids.device)[None]
+        is_target = (positions >= start) & (positions < end)
+        context = positions < start if after is None else (positions < start) | (positions >= after)
+        scores = self.model.conditional_log_likelihood(ids[None], is_target, context, orders="left_to_right")
         return -scores.log_likelihood.item()
 
 
 def fill_in(filler: Filler, gaps: list[Gap], journal: Journal, name: str = "") -> Fillings:
-    """Fill in each gap with each method, and score the removed tokens if the method knows their number."""
+    """Fill in each gap with each method, and score the removed tokens, unless `infill` compares lengths."""
     methods = {f"{name}/{method}": (method, fill) for method, fill in filler.methods().items()}
 
     def compute(key: str, indices: list[int]) -> list[tuple[list[int], float | None]]:
         method, fill = methods[key]
         (gap,) = (gaps[index] for index in indices)
-        return [(fill(gap), filler.nats(gap, method == BEFORE) if "known length" in method else None)]
+        if "known length" in method:
+            return [(fill(gap), filler.nats(gap, method == BEFORE))]
+        return [(fill(gap), None if method == WHOLE_TEXT else filler.nats_with_end(gap))]
 
     fillings = journal.complete(dict.fromkeys(methods, len(gaps)), 1, compute, desc=name or None, unit="gap")
     return {methods[key][0]: filled for key, filled in fillings.items()}
@@ -329,11 +374,11 @@ def fill_in(filler: Filler, gaps: list[Gap], journal: Journal, name: str = "") -
 
 def evaluate(fillings: Fillings, gaps: list[Gap], tokenizer: PreTrainedTokenizerBase) -> dict[str, dict[str, Any]]:
     """
-    Return, for each method, the fraction of exact matches and, for gaps of known length, bits per byte.
+    Return, for each method, the fraction of exact matches, and bits per byte.
 
-    For methods that choose the length, the result has the fraction of right lengths instead of bits per byte. A match
-    is exact if its tokens have the same bytes as the removed tokens. The tokens themselves may differ. Fractions have
-    95 % confidence intervals. Bits per byte have standard errors.
+    For gaps of unknown length, the result also has the fraction of right lengths, and has no bits per byte if `infill`
+    compares lengths. A match is exact if its tokens have the same bytes as the removed tokens. The tokens themselves
+    may differ. Fractions have 95 % confidence intervals. Bits per byte have standard errors.
     """
     end_of_text = tokenizer.eos_token_id
     num_bytes = [
@@ -345,9 +390,9 @@ def evaluate(fillings: Fillings, gaps: list[Gap], tokenizer: PreTrainedTokenizer
         results[name] = {"gaps": len(gaps)} | _fraction(
             "exact", [to_bytes(ids, tokenizer) == to_bytes(gap.removed, tokenizer) for gap, ids in pairs]
         )
-        if "known length" in name:
+        if name != WHOLE_TEXT:
             results[name] |= bits_per_byte_over(np.array([nats for _, nats in filled]), np.array(num_bytes))
-        else:
+        if "known length" not in name:
             results[name] |= _fraction("length", [len(ids) == gap.length for gap, ids in pairs])
     return results
 
@@ -393,7 +438,9 @@ def evaluate_run(
     """Return the scores of each method, by name, for a model or the model of a finished run."""
     name = find_model(folder)
     model, tokenizer = load_model(name, dtype=torch.float32).to(device), load_tokenizer(name)
-    fillings = fill_in(Filler.of_model(model, name, options.max_length), gaps, journal, str(folder))
+    has_sentinels = set(SENTINELS) <= tokenizer.get_vocab().keys()
+    sentinels = tokenizer.convert_tokens_to_ids(list(SENTINELS)) if has_sentinels else ()
+    fillings = fill_in(Filler.of_model(model, name, options.max_length, sentinels), gaps, journal, str(folder))
     if options.file and journal.state.is_main_process:
         samples = options.output_dir / "samples" / SEPARATOR.sub("-", str(folder)).strip("-")
         write_samples(fillings, gaps, tokenizer, samples)

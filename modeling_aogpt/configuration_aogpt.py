@@ -118,6 +118,8 @@ class AOGPTConfig(PreTrainedConfig):
         start_token_id (`int`, *optional*): Id of a token. Its embedding is used for the first row, which has no token.
             If a text begins with this token, the token stands for the first row and is not part of the text. By
             default, the first row has a learned embedding of its own, which no token stands for.
+        max_gap_length (`int`, *optional*): Largest length of a gap whose end the model can predict, with end-of-text.
+            `infill` then needs no search for the length. Set by training with `max_gap_length`.
         source_config (`dict`, *optional*): Configuration of the causal language model from which this model was
             converted. It is used to convert this model back. It includes the Hub name (`_name_or_path`) and the
             `license` of the causal language model, if they are known. For a converted encoder, it contains only
@@ -180,6 +182,7 @@ class AOGPTConfig(PreTrainedConfig):
     num_valid_tokens: int | None = None
     mask_token_id: int | None = None
     start_token_id: int | None = None
+    max_gap_length: int | None = None
     source_config: dict[str, Any] | None = None
     bos_token_id: int | None = None
     eos_token_id: int | list[int] | None = None
@@ -264,6 +267,10 @@ class AOGPTConfig(PreTrainedConfig):
                 raise ValueError(
                     f"`{name}` must be an id of the vocabulary, 0 to {self.vocab_size - 1}, or None, but is {value!r}."
                 )
+        if self.max_gap_length is not None:
+            check_integer("max_gap_length", self.max_gap_length)
+            if self.eos_token_id is None:
+                raise ValueError("`max_gap_length` needs `eos_token_id`, which ends a gap. Set both, or remove both.")
         if self.num_attention_heads % self.num_key_value_heads:
             raise ValueError(
                 f"`num_attention_heads` ({self.num_attention_heads}) must be a multiple of `num_key_value_heads` "

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, fields
 from typing import Literal, get_args
 
 import torch
+import torch.nn.functional as F
 
 from .orders import Orders, group_orders
 from .validation import check_integer, check_number, is_integer
@@ -81,6 +82,9 @@ class OrderDistribution:
             number is drawn uniformly from `min_context` to `max_context`, both included. Defaults to 0.
         max_context (`int`, *optional*): Only for `"context_first"`: largest number of positions in the subset. The
             default, and the limit for short sequences, is the number of tokens minus 1.
+        max_gap_length (`int`, *optional*): Only for `"gaps_last"` in the data collator: largest number of slots to add
+            to each gap. The number is uniform in 0 ... `max_gap_length`. A model can then predict the end of gaps of up
+            to this length.
 
     Raises:
         ValueError: If a value is not allowed.
@@ -100,15 +104,20 @@ class OrderDistribution:
     left_to_right_fraction: float | None = None
     min_context: int | None = None
     max_context: int | None = None
+    max_gap_length: int | None = None
 
     def __post_init__(self) -> None:
-        has_blocks, needs_context = self._order.has_blocks, self.orders == "context_first"
-        for name, value, lowest in (("min_context", self.min_context, 0), ("max_context", self.max_context, 1)):
-            if value is not None:
+        has_blocks = self._order.has_blocks
+        for name, lowest, orders in (
+            ("min_context", 0, "context_first"),
+            ("max_context", 1, "context_first"),
+            ("max_gap_length", 1, "gaps_last"),
+        ):
+            if (value := getattr(self, name)) is not None:
                 check_integer(name, value, lowest)
-                if not needs_context:
+                if self.orders != orders:
                     raise ValueError(
-                        f"`{name}` has no effect without `orders='context_first'`. Set `orders`, or remove `{name}`."
+                        f"`{name}` has no effect without `orders={orders!r}`. Set `orders`, or remove `{name}`."
                     )
         if self.max_context is not None and (self.min_context or 0) > self.max_context:
             raise ValueError(
@@ -198,17 +207,80 @@ class OrderDistribution:
             offsets = positions // (self.stride or 1) if self.block_length is None else positions % self.block_length
             stream = make_streams(seed, torch.tensor(SHARED_SAMPLE, device=positions.device))
             return shift_right(draw_integers(stream, len(positions))[offsets], 1)
-        # The first number of each stream decides whether the order is left to right, so it is not used here.
         streams = make_streams(seed, samples)
         if self.orders == "gaps_last":
-            uniform = to_uniform(draw_integers(streams, len(positions) + 2)[:, 1:])
-            # Probability of a change between text and gap at a position: the inverse of the mean length of both. The
-            # first position is in a gap with probability 0.5.
-            rates = 0.5 * (2 / lengths[:, None].double()) ** uniform[:, :1]
-            is_change = uniform[:, 1:] < torch.where(positions == 0, 0.5, rates)
-            is_gap = is_change.cumsum(dim=-1) % 2 == 1
-            return positions + is_gap * len(positions)
+            return positions + draw_gaps(streams, lengths, len(positions))[0] * len(positions)
+        # The first number of each stream decides whether the order is left to right, so it is not used here.
         return shift_right(draw_integers(streams, len(positions) + 1)[:, 1:], 1)
+
+
+def draw_gaps(
+    streams: torch.LongTensor, lengths: torch.LongTensor, width: int
+) -> tuple[torch.BoolTensor, torch.DoubleTensor]:
+    """Return random gaps (batch, width), and the inverse (batch, 1) of the mean length of gaps and of text."""
+    positions = torch.arange(width, device=streams.device)
+    # The first number of each stream decides whether the order is left to right, so it is not used here.
+    uniform = to_uniform(draw_integers(streams, width + 2)[:, 1:])
+    # Probability of a change between text and gap at a position. The first position is in a gap with probability 0.5.
+    rates = 0.5 * (2 / lengths[:, None].double()) ** uniform[:, :1]
+    is_change = uniform[:, 1:] < torch.where(positions == 0, 0.5, rates)
+    return is_change.cumsum(dim=-1) % 2 == 1, rates
+
+
+def draw_slots(
+    streams: torch.LongTensor, lengths: torch.LongTensor, may_be_missing: torch.BoolTensor, most: int
+) -> tuple[torch.BoolTensor, torch.LongTensor]:
+    """
+    Return random gaps (batch, width), and the number (batch, width) of slots to add after the last token of each gap.
+
+    The number is uniform in 0 ... `most` for every gap. The total number of slots therefore says nothing about the
+    length of the text in it (up to `most`). The sequence keeps its length, so the position of its end says nothing,
+    either. A gap that does not fit with its slots and a token after them becomes text. Some other gaps of
+    [`draw_gaps`] also become text, so that about half of the slots are in gaps.
+    """
+    width = may_be_missing.shape[1]
+    positions = torch.arange(width, device=streams.device)
+    is_gap, rates = draw_gaps(streams, lengths, width)
+    is_gap &= may_be_missing
+    uniform = to_uniform(draw_integers(streams, 3 * width + 2)[:, width + 2 :])
+    starts = (positions * (is_gap & ~F.pad(is_gap[:, :-1], (1, 0)))).cummax(dim=1).values
+    is_gap &= uniform[:, :width].gather(1, starts) < 4 / (4 + most * rates)
+    is_last = is_gap & ~F.pad(is_gap[:, 1:], (0, 1))
+    slots = is_last * (uniform[:, width:] * (most + 1)).long()
+    fits = is_last & (positions + slots.cumsum(dim=1) < lengths[:, None] - 1)
+    is_gap &= positions <= torch.where(fits, positions, -1).amax(dim=1, keepdim=True)
+    return is_gap, slots * is_gap
+
+
+def insert_slots(
+    ids: torch.LongTensor,
+    lengths: torch.LongTensor,
+    is_gap: torch.BoolTensor,
+    slots: torch.LongTensor,
+    eos_token_id: int,
+) -> dict[str, torch.LongTensor]:
+    """
+    Return `input_ids`, `orders` and `labels` (batch, width) of sequences whose gaps have additional `slots`.
+
+    First comes the text outside the gaps, then the gaps, each with one end-of-text token, both from left to right.
+    """
+    width = ids.shape[1]
+    positions = torch.arange(width, device=ids.device)
+    columns = positions + slots.cumsum(dim=1) - slots
+    is_kept = columns < lengths[:, None]
+    ends = torch.where(slots > 0, columns + 1, width)
+    columns = torch.where(is_kept, columns, width)  # a further column, for what is cut off
+
+    def place(values: torch.Tensor, of_ends: int | torch.Tensor, of_others: int) -> torch.LongTensor:
+        placed = torch.full((len(ids), width + 1), of_others, device=ids.device).scatter(1, columns, values)
+        return placed.scatter(1, ends, of_ends)[:, :width]
+
+    keys = torch.where(positions < lengths[:, None], columns + is_gap * width, LAST_KEY)
+    return {
+        "input_ids": place(ids, eos_token_id, eos_token_id),
+        "orders": place(keys, ends + width, LAST_KEY).argsort(dim=1, stable=True),
+        "labels": place(ids.masked_fill(~is_kept, -100), eos_token_id, -100),
+    }
 
 
 @dataclass
@@ -239,15 +311,22 @@ class DataCollatorForAnyOrderLM:
     With `orders="gaps_last"`, a context that is given in this way also comes first, and the other positions are the
     gaps, which follow from left to right.
 
+    With `max_gap_length`, the model learns to predict where a gap ends. Each random gap gets additional slots between
+    its last token and the text after it. The first of them has the label `eos_token_id`. The others are last in the
+    order, and have no label. Sequences do not become longer: text at their end is cut off. End-of-text tokens of the
+    text are not part of gaps.
+
     Args:
         pad_token_id (`int`, *optional*): Id with which shorter sequences are padded. Any id of the vocabulary can be
             used, because no token attends to padding.
         orders (`str`, defaults to `"random"`): Together with `block_length`, `stride`, `left_to_right_fraction`,
-            `min_context` and `max_context`, the distribution of the orders (see [`OrderDistribution`]).
+            `min_context`, `max_context` and `max_gap_length`, the distribution of the orders (see
+            [`OrderDistribution`]).
         seed (`int`, defaults to 0): Seed of the run, from which orders are drawn.
         pad_to_multiple_of (`int`, *optional*): Round the length of the sequences up to a multiple of this number.
         start_token_id (`int`, *optional*): `config.start_token_id` of the model. If a sequence begins with this token,
             the label of the token becomes -100, because it has no loss. Otherwise, the `Trainer` counts it as a label.
+        eos_token_id (`int`, *optional*): Id of end-of-text. Needed with `max_gap_length`.
 
     Raises:
         ValueError: If a value is not allowed. Calling the collator also raises it if a feature has no `input_ids` or is
@@ -270,7 +349,9 @@ class DataCollatorForAnyOrderLM:
     pad_to_multiple_of: int | None = None
     min_context: int | None = None
     max_context: int | None = None
+    max_gap_length: int | None = None
     start_token_id: int | None = None
+    eos_token_id: int | None = None
     _stream: tuple[tuple[int, int], torch.Generator] | None = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -283,6 +364,8 @@ class DataCollatorForAnyOrderLM:
             raise ValueError(f"`seed` must be an integer, but is {self.seed!r}.")
         if self.pad_to_multiple_of is not None:
             check_integer("pad_to_multiple_of", self.pad_to_multiple_of)
+        if self.max_gap_length is not None and self.eos_token_id is None:
+            raise ValueError("`max_gap_length` needs `eos_token_id`, which ends a gap. Set both, or remove both.")
         self._make_distribution()  # checks the settings of the orders
 
     def _make_distribution(self) -> OrderDistribution:
@@ -317,15 +400,25 @@ class DataCollatorForAnyOrderLM:
         if self.orders in ("context_first", "gaps_last"):
             is_given = is_token & (padded_labels == -100)
             in_turns = torch.tensor([bool(feature.get("in_turns", False)) for feature in features])
-            is_start = is_given & ~torch.nn.functional.pad(is_given[:, :-1], (1, 0))
+            is_start = is_given & ~F.pad(is_given[:, :-1], (1, 0))
             turns = is_start.cumsum(dim=1) * in_turns[:, None]
         fractions = torch.tensor(fractions, dtype=torch.float64)[:, None]
-        orders, is_context = distribution.draw(self.seed, samples, num_tokens, width, fractions, is_given, turns)
-        padded_ids = _pad(ids, width, self.pad_token_id or 0)
-        has_loss = ~is_context
+        batch = {"input_ids": _pad(ids, width, self.pad_token_id or 0)}
+        is_start_token = torch.zeros_like(is_token)
         if self.start_token_id is not None:
-            has_loss[:, 0] &= padded_ids[:, 0] != self.start_token_id
-        batch = {"input_ids": padded_ids, "orders": orders, "labels": padded_labels.masked_fill(~has_loss, -100)}
+            is_start_token[:, 0] = batch["input_ids"][:, 0] == self.start_token_id
+        if self.max_gap_length is None:
+            drawn = distribution.draw(self.seed, samples, num_tokens, width, fractions, is_given, turns)
+            batch |= {"orders": drawn[0], "labels": padded_labels.masked_fill(drawn[1], -100)}
+        elif is_given.any():
+            raise ValueError("`max_gap_length` needs random gaps, but some `labels` are -100. Remove one of them.")
+        else:
+            streams = make_streams(self.seed, samples)
+            may_be_missing = is_token & ~is_start_token & (batch["input_ids"] != self.eos_token_id)
+            may_be_missing &= to_uniform(draw_integers(streams, 1)) >= fractions  # not left to right
+            gaps = draw_slots(streams, num_tokens, may_be_missing, self.max_gap_length)
+            batch = insert_slots(batch["input_ids"], num_tokens, *gaps, self.eos_token_id)
+        batch["labels"].masked_fill_(is_start_token, -100)
         if min(lengths) < width:
             batch["attention_mask"] = is_token.long()
         return batch
@@ -387,4 +480,4 @@ def _read_feature(feature: Mapping[str, object], index: int) -> tuple[torch.Long
 
 
 def _pad(rows: Sequence[torch.Tensor], length: int, value: int) -> torch.Tensor:
-    return torch.stack([torch.nn.functional.pad(row, (0, length - len(row)), value=value) for row in rows])
+    return torch.stack([F.pad(row, (0, length - len(row)), value=value) for row in rows])

@@ -241,6 +241,17 @@ class DecodingState:
         self.token_logprobs.masked_fill_(is_erased, 0.0)
         self.ends = torch.where(has_ended.cpu(), self.num_context, self.ends)
 
+    def end_gaps(self, end: torch.LongTensor) -> None:
+        """Leave the rest of each gap (ranks with the same block) masked if its newest token is one of the ids `end`."""
+        newest = to_device(self.num_context - 1, self.ids.device).clamp(min=0)[:, None]
+        has_ended = torch.isin(self.ids.gather(1, newest), end) & (self.unmasking_steps.gather(1, newest) >= 0)
+        is_masked = self.ranks_between(self.num_context, self.ends)
+        is_skipped = is_masked & has_ended & (self.blocks == self.blocks.gather(1, newest))
+        if is_skipped.any():
+            is_behind = ~self.ranks_between(torch.zeros_like(self.ends), self.ends)
+            self.reorder((is_skipped + 2 * is_behind.long()).argsort(dim=1, stable=True))
+            self.ends = self.ends - is_skipped.sum(dim=1).cpu()
+
     def expected_passes(self, num_queries: torch.LongTensor) -> int:
         """Return the number of passes of the generation, if every later pass has `num_queries` (batch,) queries."""
         num_remaining = int(torch.where(num_queries > 0, self.num_masked / num_queries.clamp(min=1), 0).max())

@@ -23,7 +23,7 @@ from .decoding_state import DecodingState
 from .devices import draw_uniform, inference_method, to_device
 from .generation_config import AnyOrderGenerationConfig
 from .infill import encode_with_masks
-from .orders import group_orders, index_by_position, token_positions
+from .orders import group_orders, index_by_position, index_by_rank, token_positions
 from .sampling import (
     UNSUPPORTED_PROCESSORS,
     TokenSampler,
@@ -250,7 +250,14 @@ class AnyOrderGenerationMixin(GenerationMixin):
         generator: torch.Generator | None,
         logits_processor: LogitsProcessorList | None,
         streamer: BaseStreamer | None,
+        gap_ends: tuple[torch.BoolTensor, torch.LongTensor] | None = None,
     ) -> AnyOrderGenerationOutput:
+        """
+        Generate with checked arguments.
+
+        `gap_ends` contains a mask (batch, n) and ids. Each gap between given tokens may then end early, with one of the
+        ids, but not where the mask is True. The rest of such a gap is not filled in.
+        """
         # 1. Append masks to the inputs, and draw an order for each sequence.
         ids, is_token = self._prepare_inputs(inputs, attention_mask, config)
         eos, pad_token_id = self._resolve_eos(config)
@@ -263,7 +270,12 @@ class AnyOrderGenerationMixin(GenerationMixin):
             check_refine_length(state, config.refine_length)
         stops, in_blocks = eos is not None and config.may_stop_at_eos, not config.is_left_to_right
         may_end = state.continues_prompt | bool(config.stop_at_eos)
-        sampler = self._make_sampler(state, config, eos, logits_processor, generator)
+        eos_ban = make_eos_ban(state, config.min_length, config.min_new_tokens, eos)
+        if gap_ends is not None:
+            state.blocks = index_by_rank((ids != self.config.mask_token_id).cumsum(dim=1), state.orders)
+            cannot_end, end = (part.to(ids.device) for part in gap_ends)
+            eos_ban = cannot_end.repeat_interleave(config.num_return_sequences, dim=0), end
+        sampler = self._make_sampler(state, config, eos_ban, logits_processor, generator)
         progress = GenerationProgress(state, streamer, config.output_history, will_refine=config.refine_rounds > 0)
         # 3. Unmask all positions. 4. In each round of refinement, re-mask some of them, and unmask them again.
         for number in range(config.refine_rounds + 1):
@@ -273,6 +285,8 @@ class AnyOrderGenerationMixin(GenerationMixin):
             for _ in sampler.run():
                 if stops:
                     state.end_after_eos(eos, pad_token_id, in_blocks, may_end)
+                if gap_ends is not None:
+                    state.end_gaps(end)
                 if state.token_logprobs.is_cpu:  # an accelerator would make the CPU wait in every step
                     state.check_finite()
                 progress.update()
@@ -283,7 +297,7 @@ class AnyOrderGenerationMixin(GenerationMixin):
         self,
         state: DecodingState,
         config: AnyOrderGenerationConfig,
-        eos: torch.LongTensor | None,
+        eos_ban: tuple[torch.BoolTensor, torch.LongTensor] | None,
         logits_processor: LogitsProcessorList | None,
         generator: torch.Generator | None,
     ) -> ParallelSampler | SpeculativeSampler:
@@ -304,7 +318,7 @@ class AnyOrderGenerationMixin(GenerationMixin):
             config.do_sample,
             generator,
             is_left_to_right=has_prefix,
-            eos_ban=make_eos_ban(state, config.min_length, config.min_new_tokens, eos),
+            eos_ban=eos_ban,
         )
         if config.strategy == "speculative":
             return SpeculativeSampler(state, sampler, DRAFTS[config.draft](sampler), config.draft_length)

@@ -16,11 +16,13 @@ is therefore encoded after other characters. The tokens of these characters are 
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import chain, product
 
 import torch
+import torch.nn.functional as F
 from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedTokenizerBase
 from transformers.utils import ModelOutput, logging
@@ -39,6 +41,7 @@ NUM_CHARACTERS_BEFORE = 64  # of the known text before a part; more characters d
 # Largest number of combinations of the lengths of several gaps that are all compared. Otherwise, the lengths are chosen
 # one gap after another.
 MAX_COMBINATIONS = 64
+DEFAULT_MAX_LENGTH = 8  # largest of the lengths that are compared by default
 SECONDS_WITHOUT_PROGRESS_BAR = 5
 # Arguments of `generate` that `infill` always sets to these values.
 FIXED_ARGUMENTS = {"max_length": None, "max_new_tokens": None, "return_dict_in_generate": False, "stop_at_eos": False}
@@ -51,13 +54,20 @@ class InfillingOutput(ModelOutput):
     """
     Output of [`~AnyOrderInfillingMixin.infill`].
 
+    A model with `config.max_gap_length` predicts the lengths. Each sample then has lengths of its own, and is a
+    candidate. The samples are sorted: the likeliest is the first.
+
     Args:
         sequences (`torch.LongTensor` of shape `(num_return_sequences, n)`): Samples of the text with its gaps filled
-            in, and with padding if `padded_length` is set.
-        lengths (`torch.LongTensor` of shape `(gaps,)`): Number of tokens in each gap of `sequences`.
-        candidates (`torch.LongTensor` of shape `(candidates, gaps)`): The combinations of lengths that were compared.
+            in, and with padding if `padded_length` is set or samples have different lengths.
+        lengths (`torch.LongTensor` of shape `(gaps,)`): Number of tokens in each gap of `sequences`; if the model
+            predicts the lengths, of the first of them.
+        candidates (`torch.LongTensor` of shape `(candidates, gaps)`): The combinations of lengths that were compared;
+            if the model predicts the lengths, those of the samples.
         log_probs (`torch.Tensor` of shape `(candidates,)`): Log-likelihood of the text that was filled in to compare
-            each combination, in nats, normalized so that the probabilities of all `candidates` add up to 1.
+            each combination, in nats, normalized so that the probabilities of all `candidates` add up to 1. If the
+            model predicts the lengths: log-probability of each filling with its ends, given the text around it. (The
+            probabilities of all fillings with up to the largest of `lengths` tokens, also empty ones, add up to 1.)
         texts (`list[str]`): With `tokenizer`: `sequences` as strings, without special tokens.
 
     Examples:
@@ -130,7 +140,7 @@ class AnyOrderInfillingMixin:
     def infill(
         self,
         input_ids: torch.LongTensor | str | list[torch.LongTensor] | list[str],
-        lengths: Sequence[int] | Sequence[Sequence[int]] = range(1, 9),
+        lengths: Sequence[int] | Sequence[Sequence[int]] | None = None,
         padded_length: int | None = None,
         generator: torch.Generator | None = None,
         tokenizer: PreTrainedTokenizerBase | None = None,
@@ -149,12 +159,17 @@ class AnyOrderInfillingMixin:
         the lengths are chosen one gap after another, while later gaps have their shortest length. The time is then
         proportional to the number of gaps.
 
+        A model with `config.max_gap_length` needs no search. It fills in each gap from left to right, until it
+        predicts the end of the gap, or the gap has the largest of its `lengths`. The log-probabilities of the returned
+        samples are exact.
+
         Args:
             input_ids (`torch.LongTensor` of shape `(n,)` or `(1, n)`, or `str`, or a list of them): Tokens of one text,
                 in which each `config.mask_token_id` stands for a gap; or a string, in which each
                 `tokenizer.mask_token` stands for a gap; or a list of such texts.
-            lengths (sequence of `int`, or one such sequence for each gap, defaults to `range(1, 9)`): Numbers of tokens
-                that a gap may have.
+            lengths (sequence of `int`, or one such sequence for each gap): Numbers of tokens that a gap may have.
+                Defaults to `range(1, 9)`, or to `range(1, config.max_gap_length + 1)` if the model predicts the
+                lengths. These must be consecutive. Only then, they may contain 0, so that a filling can be empty.
             padded_length (`int`, *optional*): Length to which the text is padded with `config.eos_token_id`. Needed if
                 the model was trained on documents with such padding. The gaps then contain no end-of-text. Without
                 `padded_length`, a gap at the end of the text must have a single length, because no token after the gap
@@ -183,7 +198,9 @@ class AnyOrderInfillingMixin:
             True
         """
         check_mask_token(self.config)
-        if unusable := sorted(UNUSABLE_ARGUMENTS.intersection(kwargs)):
+        longest = self.config.max_gap_length
+        unusable = UNUSABLE_ARGUMENTS if longest is None else UNUSABLE_ARGUMENTS | {"streamer"}
+        if unusable := sorted(unusable.intersection(kwargs)):
             raise ValueError(
                 f"`infill` does not accept the argument `{unusable[0]}` of `generate`. Remove it, or pass it to "
                 "`generate` with inputs that have one mask for each token of the chosen `lengths`."
@@ -194,6 +211,7 @@ class AnyOrderInfillingMixin:
                 "`attention_mask`. (`padded_length` adds padding after the text.)"
             )
         texts = input_ids if isinstance(input_ids, list) else [input_ids]
+        lengths = range(1, (longest or DEFAULT_MAX_LENGTH) + 1) if lengths is None else lengths
         searches = self._parse_texts(input_ids, list_lengths(lengths), padded_length, tokenizer)
         # In a gap at the end of a document, end-of-text would make the same text as in a shorter gap.
         eos = [] if padded_length is None else self._end_of_text_ids()
@@ -202,20 +220,36 @@ class AnyOrderInfillingMixin:
         excluded = [token for token in (*eos, *start) if token < self.config.num_valid_tokens]
         # Check the settings before all candidates are scored.
         settings = self._check_settings(generator, tokenizer, kwargs)
-        order = "left_to_right" if settings.has_left_to_right_order else "confidence"
-        self._compare_lengths(searches, padded_length, excluded, order)
-        chosen_ids = [self._insert_masks(search.segments, search.best, padded_length) for search in searches]
-        filled = self._fill_in(chosen_ids, generator, excluded, **kwargs)
-        outputs = [
-            InfillingOutput(
-                sequences=sequences if isinstance(text, str) else sequences.to(text.device),
-                lengths=torch.tensor(search.best),
-                candidates=torch.tensor(list(search.scores)),
-                log_probs=torch.tensor(list(search.scores.values()), dtype=torch.float64).log_softmax(dim=0),
-                texts=None if tokenizer is None else tokenizer.batch_decode(sequences, skip_special_tokens=True),
-            )
-            for text, search, sequences in zip(texts, searches, filled, strict=True)
-        ]
+        is_end = set() if longest is None else {self._end_of_text_ids()[0]}
+        settings.suppress_tokens = list({*excluded, *(settings.suppress_tokens or [])} - is_end) or None
+        generate = partial(
+            self._generate,
+            config=settings,
+            generator=generator,
+            logits_processor=kwargs.get("logits_processor"),
+            streamer=kwargs.get("streamer"),
+        )
+        if longest is not None:
+            outputs = self._fill_until_end(searches, padded_length, settings, generate)
+        else:
+            order = "left_to_right" if settings.has_left_to_right_order else "confidence"
+            self._compare_lengths(searches, padded_length, excluded, order)
+            chosen_ids = [self._insert_masks(search.segments, search.best, padded_length) for search in searches]
+            samples = generate(*pad_texts(chosen_ids)).sequences.unflatten(0, (len(texts), -1))
+            outputs = [
+                InfillingOutput(
+                    sequences=samples[number, :, : len(chosen_ids[number])],
+                    lengths=torch.tensor(search.best),
+                    candidates=torch.tensor(list(search.scores)),
+                    log_probs=torch.tensor(list(search.scores.values()), dtype=torch.float64).log_softmax(dim=0),
+                )
+                for number, search in enumerate(searches)
+            ]
+        for text, output in zip(texts, outputs, strict=True):
+            if tokenizer is not None:
+                output.texts = tokenizer.batch_decode(output.sequences, skip_special_tokens=True)
+            if not isinstance(text, str):
+                output.sequences = output.sequences.to(text.device)
         return outputs if texts is input_ids else outputs[0]
 
     def _parse_texts(
@@ -250,7 +284,11 @@ class AnyOrderInfillingMixin:
         others = ("generation_config", "logits_processor", "streamer", "token_type_ids")
         config = kwargs.get("generation_config") or self.generation_config
         arguments = {name: value for name, value in kwargs.items() if name not in others}
-        return AnyOrderGenerationConfig.from_generation_config(config).with_arguments(arguments | FIXED_ARGUMENTS)
+        order = {} if self.config.max_gap_length is None else {"order": "left_to_right"}
+        settings = AnyOrderGenerationConfig.from_generation_config(config)
+        settings = settings.with_arguments(order | arguments | FIXED_ARGUMENTS)
+        self._check_architecture(settings)
+        return settings
 
     def _split_at_gaps(
         self, input_ids: torch.LongTensor | str, tokenizer: PreTrainedTokenizerBase | None
@@ -297,7 +335,7 @@ class AnyOrderInfillingMixin:
     ) -> LengthSearch:
         """Return the search for lengths with which the text fits into the model and into `padded_length`."""
         num_gaps, num_tokens = len(segments) - 1, sum(map(len, segments)) - self._num_starts(segments)
-        per_gap = lengths if isinstance(lengths, list) else []
+        per_gap, longest = lengths if isinstance(lengths, list) else [], self.config.max_gap_length
         if all(map(is_integer, per_gap)):
             per_gap = [per_gap] * num_gaps
         if len(per_gap) != num_gaps or not all(isinstance(values, list) and values for values in per_gap):
@@ -306,7 +344,13 @@ class AnyOrderInfillingMixin:
                 f"is {lengths!r}."
             )
         for length in chain.from_iterable(per_gap):
-            check_integer("lengths[...]", length)
+            check_integer("lengths[...]", length, least=1 if longest is None else 0, most=longest)
+        is_run = all(0 < max(values) < min(values) + len(set(values)) for values in per_gap)
+        if longest is not None and not is_run:
+            raise ValueError(
+                "`lengths` must be consecutive numbers for each gap, not only 0, because this model predicts where a "
+                f"gap ends, but is {lengths!r}."
+            )
         if padded_length is None and not segments[-1] and len(set(per_gap[-1])) > 1:
             raise ValueError(
                 "The text ends with a gap, so no text after the gap shows how long it is. Append end-of-text to the "
@@ -317,15 +361,16 @@ class AnyOrderInfillingMixin:
             if self.config.eos_token_id is None:
                 raise ValueError("`padded_length` needs `config.eos_token_id`. Set that id, or remove `padded_length`.")
         most = min(self.config.max_position_embeddings, padded_length or self.config.max_position_embeddings)
-        if num_tokens + sum(map(min, per_gap)) > most:
+        if num_tokens + sum(map(min if longest is None else max, per_gap)) > most:
             raise ValueError(
-                f"The text has {num_tokens} tokens, and may have at most {most} with its gaps, so none of the "
-                "`lengths` fits. Pass smaller `lengths` or a shorter text."
+                f"The text has {num_tokens} tokens, and may have at most {most} with its gaps, so "
+                f"{'none' if longest is None else 'not all'} of the `lengths` fits. Pass smaller `lengths` or a "
+                "shorter text."
             )
         return LengthSearch(segments, [list(dict.fromkeys(values)) for values in per_gap], most - num_tokens)
 
     def _insert_masks(
-        self, segments: list[list[int]], lengths: tuple[int, ...], padded_length: int | None
+        self, segments: list[list[int]], lengths: Iterable[int], padded_length: int | None
     ) -> torch.LongTensor:
         ids = list(segments[0])
         for length, segment in zip(lengths, segments[1:], strict=True):
@@ -340,6 +385,57 @@ class AnyOrderInfillingMixin:
     def _end_of_text_ids(self) -> list[int]:
         eos = self.config.eos_token_id
         return list(eos) if isinstance(eos, list) else [eos]
+
+    def _fill_until_end(
+        self,
+        searches: list[LengthSearch],
+        padded_length: int | None,
+        settings: AnyOrderGenerationConfig,
+        generate: Callable[..., ModelOutput],
+    ) -> list[InfillingOutput]:
+        """Fill in each gap until the model predicts its end, and score the samples."""
+        mask, end = self.config.mask_token_id, self._end_of_text_ids()[0]
+        if settings.uses_eos or not (
+            settings.is_left_to_right
+            and settings.unmasks_one_by_one
+            and settings.strategy == "parallel"
+            and settings.refine_rounds == 0
+        ):
+            raise ValueError(
+                "This model predicts where a gap ends, so `infill` fills in one token at a time, from left to right. "
+                "Remove `order`, `num_steps`, `unmasking`, `strategy`, `refine_rounds`, `min_length` and "
+                "`min_new_tokens`. (`lengths` sets the smallest number of tokens.)"
+            )
+        # 1. Fill in the gaps. Each has as many masks as the largest of its lengths.
+        texts = [self._insert_masks(search.segments, map(max, search.lengths), padded_length) for search in searches]
+        rows, is_token = pad_texts(texts)
+        is_mask, columns = rows == mask, torch.arange(rows.shape[1])
+        is_first = is_mask & ~F.pad(is_mask[:, :-1], (1, 0))
+        gaps = is_first.cumsum(dim=1)  # index of the gap, from 1
+        least = pad_sequence([torch.tensor([0, *map(min, search.lengths)]) for search in searches], batch_first=True)
+        cannot_end = columns - (columns * is_first).cummax(dim=1).values < least.gather(1, gaps)
+        output = generate(rows, is_token, gap_ends=(cannot_end & is_mask, torch.tensor([end])))
+        # 2. Score the samples. Masks after the end of a gap are neither predicted nor read.
+        sequences, count = output.sequences.cpu(), settings.num_return_sequences
+        is_token, is_mask, gaps = (part.repeat_interleave(count, dim=0) for part in (is_token, is_mask, gaps))
+        is_filled = is_mask & (sequences != mask)
+        scores = self.conditional_log_likelihood(
+            sequences, is_filled, is_token.bool() & ~is_mask, "left_to_right", attention_mask=is_token
+        ).log_likelihood.cpu()
+        # 3. Remove the ends of the gaps, and sort the samples of each text.
+        is_filled &= sequences != end
+        lengths = torch.zeros(len(sequences), least.shape[1], dtype=torch.long)
+        lengths = lengths.scatter_add(1, gaps, is_filled.long())[:, 1:]
+        is_text = is_filled | (is_token.bool() & ~is_mask)
+        outputs = []
+        for number, (text, search) in enumerate(zip(texts, searches, strict=True)):
+            best = number * count + scores[number * count :][:count].argsort(descending=True, stable=True)
+            filled = [sequences[sample, is_text[sample]] for sample in best]
+            width = max(map(len, filled)) if padded_length is None else len(text)
+            candidates = lengths[best, : len(search.lengths)]
+            ids = torch.stack([F.pad(row, (0, width - len(row)), value=end) for row in filled]).to(output.sequences)
+            outputs.append(InfillingOutput(ids, candidates[0], candidates, scores[best]))
+        return outputs
 
     def _compare_lengths(
         self, searches: list[LengthSearch], padded_length: int | None, excluded: list[int], order: str
@@ -365,28 +461,15 @@ class AnyOrderInfillingMixin:
         """Fill in the masks of each text (n,), and yield the log-likelihood of each text."""
         batch_size = max(ROWS_PER_PASS // max(map(len, texts), default=1), 1)
         for start in range(0, len(texts), batch_size):
-            batch = texts[start : start + batch_size]
-            attention_mask = pad_sequence([torch.ones_like(text) for text in batch], batch_first=True)
-            ids = pad_sequence(batch, batch_first=True)
+            ids, attention_mask = pad_texts(texts[start : start + batch_size])
             filled = self.generate(ids, generation_config=greedy, attention_mask=attention_mask)
             attention_mask = attention_mask.to(filled.device)
             yield from self.log_likelihood(filled, attention_mask=attention_mask).log_likelihood.tolist()
 
-    def _fill_in(
-        self, texts: list[torch.LongTensor], generator: torch.Generator | None, excluded: list[int], **kwargs: object
-    ) -> list[torch.LongTensor]:
-        """Return samples (num_return_sequences, n) of each text (n,), in which no mask becomes an `excluded` id."""
-        if excluded:
-            config = kwargs.get("generation_config") or self.generation_config
-            suppressed = kwargs.get("suppress_tokens", config.suppress_tokens) or []
-            if isinstance(suppressed, list | tuple):  # otherwise, `generate` raises an error
-                kwargs["suppress_tokens"] = [*excluded, *suppressed]
-        kwargs |= FIXED_ARGUMENTS
-        if len({len(text) for text in texts}) > 1:
-            kwargs["attention_mask"] = pad_sequence([torch.ones_like(text) for text in texts], batch_first=True)
-        sequences = self.generate(pad_sequence(texts, batch_first=True), generator=generator, **kwargs)
-        samples = sequences.unflatten(0, (len(texts), -1))
-        return [samples[number, :, : len(text)] for number, text in enumerate(texts)]
+
+def pad_texts(texts: Sequence[torch.LongTensor]) -> tuple[torch.LongTensor, torch.LongTensor]:
+    """Return texts (n,) as one tensor with padding on the right, and their attention mask."""
+    return tuple(pad_sequence(part, batch_first=True) for part in (texts, [*map(torch.ones_like, texts)]))
 
 
 def list_lengths(lengths: object) -> object:

@@ -353,6 +353,7 @@ def test_evaluation_scores_only_the_answers(model_folder: Path, tmp_path: Path, 
     [
         (ROWS, ("--orders=random",), "orders=gaps_last"),
         ([{"prefix": "a", "middle": "b", "suffix": "c"}] * 9, ("--orders=left_to_right",), "orders=gaps_last"),
+        (ROWS, ("--max_gap_length=3", "--orders=gaps_last"), "max_gap_length"),
         (ROWS, ("--lora_alpha=3",), "lora_alpha"),
         (ROWS, ("--lora_rank=2", "--init_from=null"), "init_from"),
         (ROWS, ("--lora_rank=2", "--lora_targets", "queries"), "lora_targets"),

@@ -125,7 +125,7 @@ def test_gaps_of_known_and_of_unknown_length(model: AOGPTForAnyOrderLM, padded_l
         settings = {"order": "confidence", "do_sample": False, "suppress_tokens": [EOS] if padded_length else None}
         fillings.append(model.generate(ids, **settings)[0, 1 : count + 1].tolist())
     whole = model.infill(torch.tensor([3, MASK, 5]), range(1, 5), padded_length)
-    assert filler.by_whole_text(gap) == fillings[int(whole.lengths) - 1]
+    assert filler.with_unknown_length(gap) == fillings[int(whole.lengths) - 1]
     assert filler.with_known_length(gap) == fillings[1]
 
 
@@ -313,7 +313,7 @@ def test_samples_of_a_file(coder: AOGPTForAnyOrderLM, tmp_path: Path, monkeypatc
     solutions = ["aa", " e\n", "f"]
     exact = sum(one == other for one, other in zip(samples.values(), solutions, strict=True)) / 3
     assert results["length by the whole text"]["exact"] == exact
-    monkeypatch.setattr(Filler, "by_whole_text", lambda self, gap: gap.removed)
+    monkeypatch.setattr(Filler, "with_unknown_length", lambda self, gap: gap.removed)
     main(["model", "--file", "rows.jsonl.gz", "--max_length", "3", "--output_dir", "all"])
     lines = Path("all/samples/model/length-by-the-whole-text.jsonl").read_text().splitlines()
     assert [json.loads(line)["completion"] for line in lines] == solutions

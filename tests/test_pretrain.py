@@ -21,7 +21,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch._dynamo.utils import counters
 from torch.optim import AdamW
-from transformers import AutoModelForMaskedLM, AutoTokenizer, set_seed
+from transformers import AutoConfig, AutoModelForMaskedLM, AutoTokenizer, set_seed
 
 from common.data import load_data
 from common.data_arguments import DataArguments
@@ -727,5 +727,10 @@ def test_models_trained_left_to_right_generate_from_left_to_right(tuning: Path, 
         output = model.generate(max_length=8, return_dict_in_generate=True, generator=torch.Generator().manual_seed(0))
         assert (output.orders == torch.arange(8)).all() == (default is not None)
         options = (*options[:4], f"--init_from={tmp_path / orders / 'model'}")
+    train(tuning, tmp_path / "ends", *options, "--orders=gaps_last", "--max_gap_length=3")
+    options = (*options[:4], f"--init_from={tmp_path / 'ends' / 'model'}")
     train(tuning, tmp_path / "strided", *options, "--orders=left_to_right", "--stride=2")
+    for name, longest in (("ends", 3), ("strided", None)):
+        config = AutoConfig.from_pretrained(tmp_path / name / "model", trust_remote_code=True)
+        assert config.max_gap_length == longest
     assert AOGPTForAnyOrderLM.from_pretrained(tmp_path / "strided" / "model").generation_config.order is None

@@ -23,7 +23,10 @@ CLASSES = {"released": AOGPTForAnyOrderLM, "tied": AOGPTForMaskedLM, "rotary": A
 SIZES = {"vocab_size": 16, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
 VARIANTS = {
     "released": {"target_injection": "adaln", "position_encoding": "learned"},
-    "tied": {"target_injection": "input", "norm": "layernorm", "tie_word_embeddings": True, "lm_head_bias": False},
+    "tied": {
+        **{"target_injection": "input", "norm": "layernorm", "tie_word_embeddings": True, "lm_head_bias": False},
+        **{"max_gap_length": 3, "eos_token_id": 0},
+    },
     "rotary": {"target_injection": "per_layer", "position_encoding": "rotary"},
 }
 FOLDERS = [*VARIANTS, "sharded", "hub"]
@@ -114,7 +117,9 @@ def test_every_auto_class_loads_its_class(results: dict[str, Any], folder: str) 
     assert results["config"] == "AOGPTConfig"
     names = {"any": "AOGPTForAnyOrderLM", "masked": "AOGPTForMaskedLM", "causal": "AOGPTForCausalLM"}
     assert results["class"] == names
-    assert set(results["is_tied"].values()) == {variant_of(folder) == "tied"}
+    is_tied = variant_of(folder) == "tied"
+    assert set(results["is_tied"].values()) == {is_tied}
+    assert results["max_gap_length"] == (3 if is_tied else None)
 
 
 @torch.no_grad()

@@ -15,10 +15,11 @@ from modeling_aogpt.loading import read_config
 
 Architecture = dict[str, Any]  # values of all keys in `DEFAULTS`
 
-# Arguments of `AOGPTConfig` that are not keys, because they depend on the tokenizer or exist only in converted models.
+# Arguments of `AOGPTConfig` that are not keys of an architecture: they depend on the tokenizer or on the training,
+# or exist only in converted models.
 NOT_KEYS = {
     *("vocab_size", "num_valid_tokens", "mask_token_id", "bos_token_id", "eos_token_id", "pad_token_id"),
-    *("no_rope_layers", "source_config"),
+    *("no_rope_layers", "source_config", "max_gap_length"),
 }
 TYPES = {name: kind for name, kind in AOGPTConfig.__annotations__.items() if name not in NOT_KEYS}
 DEFAULTS: Architecture = {

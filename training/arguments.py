@@ -81,6 +81,12 @@ class TrainingArguments(Options):
         "documents with context_marks.",
         least=1,
     )
+    max_gap_length: int | None = option(
+        None,
+        "Train to predict where gaps end (with orders=gaps_last): largest number of slots to add to each gap. The "
+        "first one holds end-of-text. `infill` then predicts lengths of up to this number of tokens.",
+        least=1,
+    )
     left_to_right_fraction: float | None = option(
         None,
         "Fraction of sequences that are trained left to right, whatever `orders` is. Defaults to 0.1 for a decoder "
@@ -159,7 +165,7 @@ class TrainingArguments(Options):
 
 def order_settings(training: TrainingArguments) -> dict[str, Any]:
     """Return the arguments of `OrderDistribution` by name, without `left_to_right_fraction`."""
-    names = ("orders", "block_length", "stride", "min_context", "max_context")
+    names = ("orders", "block_length", "stride", "min_context", "max_context", "max_gap_length")
     return {name: getattr(training, name) for name in names}
 
 

@@ -43,6 +43,8 @@ def check_arguments(model: Architecture, data: DataArguments, training: Training
             raise ValueError(
                 f"`{name}` must be below `sequence_length` ({data.sequence_length}), but is {value}. Decrease `{name}`."
             )
+    if training.max_gap_length is not None and (training.lora_rank or data.context_marks is not None):
+        raise ValueError("`max_gap_length` cannot be combined with `lora_rank` or `context_marks`. Remove one of them.")
     if data.context_marks is not None and model["architecture"] == "encoder":
         raise ValueError("`context_marks` needs a decoder. Remove it, or set `architecture=decoder`.")
     if training.lora_rank and training.init_from is None:
@@ -71,6 +73,8 @@ def check_examples(data: Data, model: Architecture, training: TrainingArguments)
     """Raise a `ValueError` if the corpus has examples that cannot be learned with the architecture and the orders."""
     if not data.has_examples:
         return
+    if training.max_gap_length is not None:
+        raise ValueError(f"`max_gap_length` needs random gaps, but {data.arguments.name} has examples. Remove it.")
     if model["architecture"] == "encoder":
         raise ValueError(f"{data.arguments.name} has examples, which need `architecture=decoder`.")
     allowed = ("gaps_last", "context_first") + ("left_to_right",) * data.validation[0]["in_turns"]

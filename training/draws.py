@@ -30,17 +30,20 @@ class OrderDraws:
     """
     Data collator for the decoder. It draws an order for each sequence.
 
+    With `max_gap_length`, gaps end with `eos_token_id`.
+
     With `final_left_to_right_fraction`, the fraction of left-to-right sequences changes linearly to this value, during
     the first `left_to_right_steps` steps.
     """
 
-    def __init__(self, training: TrainingArguments) -> None:
+    def __init__(self, training: TrainingArguments, eos_token_id: int | None = None) -> None:
         self.training = training
         self._collator = DataCollatorForAnyOrderLM(
             pad_token_id=0,  # pads shorter examples; any id can be used
             **order_settings(training),
             seed=training.seed,
             left_to_right_fraction=training.left_to_right_fraction,
+            eos_token_id=eos_token_id,
         )
 
     def __call__(self, features: Sequence[Mapping[str, object]]) -> dict[str, torch.Tensor]:

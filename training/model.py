@@ -50,6 +50,7 @@ def create_model(
             model = make_model(config, training.init_from, load_weights)
     model.train()  # `from_pretrained` sets eval mode
     set_default_order(model, training)
+    model.config.max_gap_length = training.max_gap_length
     if accelerator.distributed_type != DistributedType.FSDP:  # FSDP2 moves one layer at a time
         model.to(accelerator.device)
     checkpoint_activations(model, training.activation_checkpointing)

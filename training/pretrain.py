@@ -317,7 +317,9 @@ class Pretraining:
         return Batches(
             training_samples(self.data, training.seed, self.progress.position),
             pass_samples(steps, training.batch_size, num_passes, *process),
-            OrderDraws(training) if self.settings["architecture"] == "decoder" else MaskDraws(training),
+            OrderDraws(training, self.data.tokenizer.eos_token_id)
+            if self.settings["architecture"] == "decoder"
+            else MaskDraws(training),
             num_workers=training.dataloader_num_workers,
             pin_memory=accelerator.device.type == "cuda",
         )

@@ -26,13 +26,14 @@ from modeling_aogpt import AnyOrderGenerationConfig
 from modeling_aogpt.generation_config import FIELDS
 from modeling_aogpt.infill import words_include_space
 from modeling_aogpt.loading import Model
-from modeling_aogpt.validation import check_integer, suggest
+from modeling_aogpt.validation import check_integer, is_integer, suggest
 
 from .worker import Job, Worker, find_end, find_gap
 
 logger = logging.getLogger("uvicorn.error")
 
 MAX_BODY = 2**20  # bytes
+LIMITS = {"num_steps": 10**6, "refine_rounds": 100}  # so that a request cannot occupy the model or memory for long
 DEFAULT_MAX_TOKENS = 16  # as OpenAI
 NUM_TOKENS_BEFORE = 8  # of the prompt, decoded together with the generated tokens; more would not change the text
 CHARACTERS_PER_TOKEN = 32  # `/infill` encodes at most this number of characters for each position of the model
@@ -66,7 +67,7 @@ class GenerationRequest(BaseModel):
 
     model_config = ConfigDict(strict=True, extra="allow", allow_inf_nan=False)
 
-    stop: Stop | Annotated[list[Stop], Field(max_length=4)] | None = None
+    stop: Stop | Annotated[list[Stop], Field(max_length=64)] | None = None
     stream: bool | None = None
     seed: Annotated[int, Field(ge=-(2**63), lt=2**64)] | None = None
     lengths: Annotated[list[Length], Field(min_length=1, max_length=64)] | None = None
@@ -109,6 +110,7 @@ class CompletionRequest(GenerationRequest):
 class InfillRequest(GenerationRequest):
     """Body of `/infill`. As in llama.cpp, unknown fields are ignored, and a negative seed means a random one."""
 
+    response_fields: list[str] | None = None  # of the answer, such as `content` or `timings/predicted_n`
     input_prefix: str = ""
     input_suffix: str = ""
     prompt: str = ""
@@ -232,11 +234,15 @@ class Server:
                 known = (*SETTINGS, *CompletionRequest.model_fields)
                 raise ApiError(400, f"The field {name!r} is unknown.{suggest(name, known)}", name)
         settings = {name: value for name, value in given.items() if name in SETTINGS}
+        if is_integer(settings.get("top_k")):
+            settings["top_k"] = max(settings["top_k"], 0)  # -1 also keeps all tokens, as in llama.cpp and vLLM
         if "temperature" in settings:
             settings.setdefault("do_sample", settings["temperature"] != 0)
         try:
             if not isinstance(settings.get("order", ""), str):
                 raise ValueError(f"`order` must be a string, but is {settings['order']!r}.")
+            for name in settings.keys() & LIMITS.keys():
+                check_integer(name, settings[name], least=0, most=LIMITS[name])
             config = AnyOrderGenerationConfig.from_generation_config(self.model.generation_config)
             config.with_arguments(settings, is_continuation=True)
         except (ValueError, TypeError) as error:
@@ -357,11 +363,12 @@ class Server:
 
     async def fill_in(self, request: Request) -> Response:
         """Answer `/infill`. A text that is too long is cut, because editors do not know how much fits."""
-        query = await InfillRequest.read(request)
+        query, started = await InfillRequest.read(request), time.perf_counter()
         prefix, suffix, limit = query.input_prefix + query.prompt, query.input_suffix, self.most * CHARACTERS_PER_TOKEN
         max_tokens = self.most if query.n_predict is None or query.n_predict < 0 else query.n_predict
         answer = {"content": "", "stop": True, "model": self.name, "truncated": False}
-        answer |= {"tokens_predicted": 0, "tokens_evaluated": 0}
+        answer |= {"tokens_predicted": 0, "tokens_evaluated": 0, "tokens_cached": 0}
+        answer["generation_settings"] = {"n_ctx": self.most}
         if max_tokens > 0 and prefix + suffix:
             whole = self.encode(prefix[-limit:], suffix[:limit])
             most, lengths = self.read_lengths(query, max_tokens)
@@ -376,6 +383,13 @@ class Server:
             usage = count_tokens(job, [sample])
             answer |= {"content": sample.text, "tokens_predicted": usage["completion_tokens"]}
             answer |= {"tokens_evaluated": usage["prompt_tokens"], "truncated": len(ids) < len(whole)}
+        num_new, ms = answer["tokens_predicted"], (time.perf_counter() - started) * 1000
+        times = {"prompt_ms": 0.0, "prompt_per_token_ms": 0.0, "prompt_per_second": 0.0, "predicted_ms": ms}
+        times |= {"predicted_per_token_ms": ms / max(num_new, 1), "predicted_per_second": num_new / ms * 1000}
+        answer["timings"] = times | {"prompt_n": answer["tokens_evaluated"], "predicted_n": num_new}
+        if query.response_fields is not None:
+            answer |= {f"timings/{name}": value for name, value in answer["timings"].items()}
+            answer = {name: answer[name] for name in query.response_fields if name in answer}
         if query.stream:
             return Response(f"data: {json.dumps(answer)}\n\n", media_type="text/event-stream")
         return JSONResponse(answer)

@@ -153,11 +153,8 @@ def keep_first_tokens(batch: dict[str, torch.Tensor], start_token_id: int | None
     In packed text, a sequence may begin with an end-of-text that is also the model's start token. The model would take
     it for the start of a text, and not score it.
     """
-    ids = batch["input_ids"]
-    if start_token_id is None or not (ids[:, 0] == start_token_id).any():
+    if start_token_id is None or not (batch["input_ids"][:, 0] == start_token_id).any():
         return batch
-    values = {"input_ids": start_token_id, "labels": -100, "attention_mask": 1}
-    padded = {
-        name: torch.nn.functional.pad(batch[name], (1, 0), value=values[name]) for name in values if name in batch
-    }
-    return batch | padded | {"orders": torch.nn.functional.pad(batch["orders"] + 1, (0, 1))}
+    values, pad = {"input_ids": start_token_id, "labels": -100, "attention_mask": 1}, torch.nn.functional.pad
+    padded = {name: pad(batch[name], (1, 0), value=value) for name, value in values.items() if name in batch}
+    return batch | padded | {"orders": pad(batch["orders"] + 1, (0, 1))}

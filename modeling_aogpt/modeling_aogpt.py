@@ -780,18 +780,15 @@ class AOGPTWithHead(AOGPTPreTrainedModel):
                 "AOGPTForAnyOrderLM."
             ) from error
 
-    def warn_if_starts_count(
-        self, labels: torch.LongTensor, is_start: torch.BoolTensor | None, num_items_in_batch: object = None
-    ) -> None:
+    def warn_if_starts_count(self, is_counted: torch.BoolTensor, num_items_in_batch: object) -> None:
         """Warn if start tokens, which have no loss, count in `num_items_in_batch`. Read only the first batch."""
-        if is_start is None or num_items_in_batch is None or self._has_checked_count or not is_readable(labels):
+        if num_items_in_batch is None or self._has_checked_count or not is_readable(is_counted):
             return
         self._has_checked_count = True
-        if (is_start & (labels != -100)).any():
+        if is_counted.any():
             logger.warning_once(
-                "The Trainer counts start tokens as labels, but they have no loss, so the loss is divided by a number "
-                "that is too large. Set their labels to -100. DataCollatorForAnyOrderLM does so with "
-                "`start_token_id=model.config.start_token_id`."
+                "The Trainer counts start tokens as labels, but they have no loss, so it divides the loss by too much. "
+                "Set their labels to -100. DataCollatorForAnyOrderLM does so if it gets `start_token_id`."
             )
 
     def apply_head(self, hidden_states: torch.Tensor) -> torch.Tensor:
@@ -961,7 +958,7 @@ class AOGPTForAnyOrderLM(AOGPTWithHead, AnyOrderGenerationMixin, AnyOrderInfilli
         if labels is not None:
             given, labels = labels, prepare_labels(self, labels, input_ids, attention_mask)
             is_start = start_mask(self.config, input_ids, attention_mask)
-            self.warn_if_starts_count(given, is_start, kwargs.get("num_items_in_batch"))
+            self.warn_if_starts_count(is_start & (given != -100), kwargs.get("num_items_in_batch"))
         head = self.lm_head
         is_plain = type(head) is nn.Linear and type(head.weight) is nn.Parameter and not head.weight.is_meta
         if skip_logits and labels is not None and is_plain:
@@ -1135,9 +1132,9 @@ class AOGPTForCausalLM(AOGPTWithHead, CausalGenerationMixin):
         logits[..., self.config.num_valid_tokens :] = torch.finfo(logits.dtype).min
         loss = None
         if labels is not None:
-            given, labels = labels, prepare_labels(self, labels, input_ids)
+            labels = prepare_labels(self, labels, input_ids)
             if inputs.is_start is not None:
-                self.warn_if_starts_count(given[:, 1:], inputs.is_start[:, 1:], kwargs.get("num_items_in_batch"))
+                self.warn_if_starts_count(inputs.is_start & (labels != -100), kwargs.get("num_items_in_batch"))
                 labels = labels.masked_fill(inputs.is_start, -100)
             loss = self.compute_loss(logits, F.pad(labels[:, 1:], (0, 1), value=-100), **kwargs)
         if inputs.is_beyond is not None:  # after the loss, which has no part in this

@@ -5,6 +5,7 @@
 import functools
 import inspect
 import math
+import sys
 from collections.abc import Callable, Iterable
 from difflib import get_close_matches
 from numbers import Integral, Real
@@ -67,15 +68,16 @@ def check_choice(name: str, value: object, allowed: Iterable[str], alternative: 
 
 
 def check_integer(name: str, value: object, least: int = 1, most: int | None = None) -> None:
-    """Raise a `ValueError` unless `value` is an integer of at least `least`, and of at most `most` if that is given."""
-    if not is_integer(value) or value < least or (most is not None and value > most):
+    """Raise a `ValueError` unless `value` is a 64-bit integer from `least` to `most`, if that is given."""
+    if not is_integer(value) or not least <= value <= (sys.maxsize if most is None else most):
         allowed = f"of at least {least}" if most is None else f"from {least} to {most}"
         raise ValueError(f"`{name}` must be an integer {allowed}, but is {value!r}.")
 
 
 def check_number(name: str, value: object, most: float = math.inf, above_zero: bool = False) -> None:
     """Raise a `ValueError` unless `value` is a finite number from 0 to `most`. With `above_zero`, 0 is not allowed."""
-    is_allowed = is_number(value) and math.isfinite(value) and 0 <= value <= most and not (above_zero and value == 0)
+    largest = min(most, sys.float_info.max)  # integers may be larger than all floats
+    is_allowed = is_number(value) and 0 <= value <= largest and not (above_zero and value == 0)
     if not is_allowed:
         limits = f"{'above' if above_zero else 'at least'} 0 and {'finite' if most == math.inf else f'at most {most}'}"
         raise ValueError(f"`{name}` must be a number {limits}, but is {value!r}.")

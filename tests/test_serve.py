@@ -4,6 +4,7 @@
 
 import json
 import os
+import random
 import re
 import signal
 import socket
@@ -29,7 +30,15 @@ from tests.tokenizers_of_all_kinds import byte_level
 pytest.importorskip("fastapi")
 uvicorn, httpx = pytest.importorskip("uvicorn"), pytest.importorskip("httpx")
 
-from aogpt.serve import Sample, Server, make_app  # noqa: E402 (fastapi may be missing)
+from aogpt.serve import (  # noqa: E402 (fastapi may be missing)
+    NO_OP_VALUES,
+    SETTINGS,
+    CompletionRequest,
+    InfillRequest,
+    Sample,
+    Server,
+    make_app,
+)
 from aogpt.worker import JobStreamer, Worker  # noqa: E402
 
 GREEDY = {"temperature": 0, "order": "left_to_right"}
@@ -250,6 +259,29 @@ def test_long_texts_of_editors_are_cut(call: Callable, model: AOGPTForAnyOrderLM
     )
 
 
+def test_what_editors_send_is_answered_as_they_read_it(call: Callable, model: AOGPTForAnyOrderLM) -> None:
+    """The requests of llama.vim and llama.vscode: unknown fields are ignored, and all displayed fields are there."""
+    text = {"id_slot": 0, "input_prefix": "I saw\n", "prompt": "a c", "input_suffix": "\n sat"}
+    text |= {"input_extra": [{"text": "def", "filename": "a.py"}], "cache_prompt": True}
+    times = {"t_max_prompt_ms": 500, "t_max_predict_ms": 250}
+    names = [f"{kind}_{unit}" for kind in ("prompt", "predicted") for unit in ("n", "ms", "per_token_ms", "per_second")]
+    fields = ["content", *(f"timings/{name}" for name in names), "truncated", "tokens_cached"]
+    sampling = {"top_k": 40, "top_p": 0.9, "samplers": ["top_k", "top_p", "infill"], "stream": False, "n_indent": 4}
+    vim = {**text, **sampling, **times, "n_predict": 8, "stop": [], "response_fields": fields}
+    code = {**text, **sampling, **times, "n_predict": 8, "n_cmpl": 3, "lora": [{"id": 0, "scale": 0.5}]}
+    prepare = {**text, **times, "n_predict": 0, "samplers": [], "temperature": 0.0, "response_fields": [""]}
+    assert call("/infill", prepare) == {}
+    answer = call("/infill", vim)
+    assert list(answer) == fields
+    assert answer["timings/predicted_ms"] > 0
+    for more in ({}, {"seed": -1, "top_k": -1, "top_p": 1.0, "min_p": 0.0}, {"top_k": 0, "stop": [*"abcdefgh"]}):
+        answer = call("/infill", code | more)
+        assert answer["generation_settings"]["n_ctx"] == model.config.max_position_embeddings
+        assert answer["timings"].keys() == set(names)
+        assert answer["timings"]["predicted_n"] == answer["tokens_predicted"]
+    assert call("/v1/completions", {"prompt": "a", "top_k": -1})["choices"]
+
+
 # ------------------------------------------------------------------------------------------------------------ batches
 
 
@@ -339,7 +371,7 @@ MALFORMED = [
     *(TEXT | {"max_tokens": value} for value in (0, -1, 1.5, "9", 10**30, True, 99)),
     *(TEXT | {"n": value} for value in (0, "2", 10**9)),
     *(TEXT | {"temperature": value} for value in (-1, "hot", 1e-300, [], {})),
-    *(TEXT | {"stop": value} for value in ("", [""], 5, ["a"] * 5)),
+    *(TEXT | {"stop": value} for value in ("", [""], 5, ["a"] * 65)),
     *(TEXT | {"seed": value} for value in (2**64, 0.5)),
     *(TEXT | {"suffix": value} for value in (5, "<|mask|>", "a " * 99)),
     *(TEXT | {"suffix": "a"} | more for more in ({"lengths": []}, {"lengths": [0]}, {"padded_length": 10**9})),
@@ -350,10 +382,7 @@ MALFORMED = [
         TEXT | more
         for more in ({"suppress_tokens": [10**30]}, {"bad_words_ids": [[]]}, {"strategy": "speculative"} | GREEDY)
     ),
-    *(
-        TEXT | more
-        for more in ({"stream": 1}, {"stream_options": 1}, {"top_p": 0}, {"num_steps": 10**30, "order": "x"})
-    ),
+    *(TEXT | more for more in ({"stream": 1}, {"stream_options": 1}, {"top_p": 0}, {"num_steps": 10**9})),
     *(TEXT | {"stream": True} | more for more in ({"suppress_tokens": [-1]}, {"max_tokens": 99})),
 ]
 
@@ -382,6 +411,55 @@ def test_malformed_bodies_get_errors_in_the_form_of_openai(start: Callable[..., 
     assert client.post("/infill", content=b" " * 2**21).status_code == 413
     assert client.post("/v1/completions", json={"model": "gpt"}).json()["error"]["code"] == "model_not_found"
     assert client.post("/v1/completions", json=TEXT).status_code == 200
+
+
+# Values that are wrong for every field but those named, as JSON.
+WRONG_FOR_ALL = {
+    "[{}]": (),
+    "[[[]]]": (),
+    '{"a": 1}': ("stream_options",),
+    '"\\ud800"': (),
+    "-1e99": (),
+    f"1{'0' * 400}": ("padded_length", "n_predict"),
+    "Infinity": (),
+}
+KNOWN_FIELDS = {
+    "/v1/completions": sorted(CompletionRequest.model_fields.keys() | SETTINGS | NO_OP_VALUES.keys()),
+    "/infill": [*sorted(InfillRequest.model_fields), "top_k", "temperature"],
+}
+
+
+@pytest.mark.parametrize("path", KNOWN_FIELDS)
+def test_every_field_with_a_wrong_value_gets_an_error(start: Callable[..., str], path: str) -> None:
+    client, num_bodies = httpx.Client(base_url=start(), timeout=60), 0
+    text = "prompt" if path == "/v1/completions" else "input_prefix"
+    for field in KNOWN_FIELDS[path]:
+        for value, allowed in WRONG_FOR_ALL.items():
+            given = {text: '"a"', "max_tokens": "1", "n_predict": "1"} if path == "/infill" else {text: '"a"'}
+            body = ", ".join(f'"{name}": {content}' for name, content in (given | {field: value}).items())
+            response = client.post(path, content=f"{{{body}}}".encode())
+            num_bodies += 1
+            if field not in allowed:
+                assert response.status_code == 400, (field, value, response.text[:200])
+                assert response.json()["error"]["message"]
+            assert response.status_code < 500
+    assert num_bodies > (200 if path == "/v1/completions" else 80)
+
+
+def test_damaged_bodies_get_no_internal_error(start: Callable[..., str]) -> None:
+    client, draw = httpx.Client(base_url=start(), timeout=60), random.Random(0)
+    whole = json.dumps(TEXT | {"max_tokens": 2, "stop": ["x"], "logprobs": 1, "temperature": 0.5, "seed": 1}).encode()
+    for _ in range(50):
+        body = bytearray(whole)
+        for _ in range(draw.randint(1, 3)):
+            place = draw.randrange(len(body))
+            body[place : place + draw.randrange(3)] = bytes(
+                draw.choices(b'"{}[]:,0-9.eE\\ntu\xff\x00', k=draw.randrange(3))
+            )
+        for path in KNOWN_FIELDS:
+            response = client.post(path, content=bytes(body))
+            assert response.status_code in (200, 400, 404), (body, response.text)
+            assert response.status_code == 200 or response.json()["error"]["message"]
 
 
 def test_an_internal_error_does_not_end_the_server(

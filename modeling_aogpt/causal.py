@@ -61,8 +61,8 @@ class StartRowCache:
 
     def update(self, keys: torch.Tensor, values: torch.Tensor, layer_idx: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Cache all new rows but the first. Return the keys and values of the first row, then all cached ones."""
-        new_keys, marks_starts = keys[:, :, 1:], layer_idx == 0 and self.is_start is not None
-        if marks_starts:
+        new_keys = keys[:, :, 1:]
+        if marks_starts := layer_idx == 0 and self.is_start is not None:
             new_keys = new_keys.masked_fill(self.is_start.to(keys.device)[:, None, :, None], START_KEY)
         stored_keys, stored_values = self.cache.update(new_keys, values[:, :, 1:], layer_idx)
         if marks_starts and hasattr(self.cache.layers[0], "_quantize"):
@@ -195,12 +195,11 @@ def replace_start_row(
     Static caches always hide start tokens, because compiled passes cannot read how they were filled.
     """
     is_empty = isinstance(num_cached, int) and num_cached == 0
-    can_replace = is_visible is None and (is_empty or getattr(cache, VISIBLE_NAME, False))
-    can_replace &= cache is None or not cache.is_compileable
     replaces_all, is_any = False, True
     if is_readable(starts):
         replaces_all, is_any = torch.stack((((starts == 0) & (first == 0)).all(), (starts >= 0).any())).tolist()
-        replaces_all &= can_replace
+        replaces_all &= is_visible is None and (is_empty or getattr(cache, VISIBLE_NAME, False))
+        replaces_all &= cache is None or not cache.is_compileable
     if cache is not None and (is_empty or not hasattr(cache, VISIBLE_NAME)):
         setattr(cache, VISIBLE_NAME, replaces_all)
     return (0, None) if replaces_all else (1, starts if is_any else None)

@@ -164,14 +164,17 @@ def is_made(name: str) -> bool:
 
 def find_maker(name: str) -> Maker:
     """Return the function that yields the pairs (key, text) of a corpus, for a name with `is_made`."""
-    if name in BUILT_IN:
-        return BUILT_IN[name]
+    return BUILT_IN[name] if name in BUILT_IN else import_function("corpus", name)
+
+
+def import_function(option: str, name: str) -> Callable:
+    """Return the function MODULE:FUNCTION. Raise a `ValueError` that names `option` if it cannot be imported."""
     module, _, function = name.partition(":")
     try:
         return getattr(importlib.import_module(module), function)
-    except (ImportError, AttributeError) as error:
+    except (ImportError, AttributeError, ValueError) as error:
         raise ValueError(
-            f"The corpus {name!r} cannot be imported ({error}). A corpus must be MODULE:FUNCTION. Check "
+            f"The {option} {name!r} cannot be imported ({error}). A {option} must be MODULE:FUNCTION. Check "
             "both names, or add the module's folder to the environment variable PYTHONPATH."
         ) from error
 
@@ -254,7 +257,7 @@ def _split(rows: Rows, arguments: DataArguments) -> tuple[Split, Split]:
     fraction = arguments.validation_fraction
     column = rows["train"].column_names[0]
     if "validation" in rows:
-        if rows["validation"].column_names != [column]:
+        if rows["validation"].column_names[0] != column:
             raise ValueError(f"Only one of the splits of {arguments.name} has examples. Use the same columns in both.")
         train, validation = (Split(rows[split], column=column) for split in ("train", "validation"))
         return train if is_made(arguments.corpus[0]) else _without_copies(train, validation), validation

@@ -72,7 +72,7 @@ def load_files(
     """
     Load the documents of local files of one kind (see `kind_of`), with `num_proc` processes.
 
-    A dataset has only the column `text`. A stream has all columns of the files.
+    The first column of a dataset is `text` (see `keep_text`). A stream has the columns of the files.
     """
     kinds = sorted(set(map(kind_of, files)))
     names = ", ".join(files[:3]) + (", ..." if len(files) > 3 else "")
@@ -153,7 +153,7 @@ def read_lines(file: str) -> Iterator[tuple[int, str]]:
 
 def keep_text(dataset: Dataset, text_column: str) -> Dataset:
     """
-    Return a dataset of only the documents, in the column `text`. Log the number of rows without a document.
+    Return a dataset whose first column, `text`, has the documents. Log the number of rows without a document.
 
     A dataset with the columns of examples (see common/examples.py) gets the column `example` instead.
     """
@@ -162,7 +162,8 @@ def keep_text(dataset: Dataset, text_column: str) -> Dataset:
     column = check_column(dataset.features, text_column)
     if missing := dataset.data.column(column).null_count:
         logger.warning("%d of %d rows have no %r, and are skipped.", missing, len(dataset), column)
-    dataset = dataset.select_columns(column)
+    others = [name for name in dataset.column_names if name not in (column, "text")]
+    dataset = dataset.select_columns([column, *others])
     return dataset if column == "text" else dataset.rename_column(column, "text")
 
 

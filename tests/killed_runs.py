@@ -40,9 +40,9 @@ class Attempt:
     killed: bool
 
 
-def record_and_train(argv: list[str], log: Path, environment: dict[str, str]) -> None:
+def record_and_train(argv: list[str], log: Path, environment: dict[str, str], kind: type[pretrain.Pretraining]) -> None:
     """
-    Run training/pretrain.py in this process.
+    Run training/pretrain.py, or the command of another `kind` of run, in this process.
 
     After each step, append the number of the step and its loss to `log`. Append stderr to a file next to `log`.
     """
@@ -59,7 +59,7 @@ def record_and_train(argv: list[str], log: Path, environment: dict[str, str]) ->
         return stop_signal
 
     pretrain.Pretraining.finish_step = record_step
-    pretrain.main(argv)
+    pretrain.main(argv, kind)
 
 
 def read_losses(log: Path) -> dict[int, float]:
@@ -75,8 +75,10 @@ class Trainer:
     The processes are forked from a server process that has already imported the training code, so they start quickly.
     """
 
-    def __init__(self, argv: list[str], num_processes: int = 1) -> None:
-        self.argv, self.num_processes = argv, num_processes
+    def __init__(
+        self, argv: list[str], num_processes: int = 1, kind: type[pretrain.Pretraining] = pretrain.Pretraining
+    ) -> None:
+        self.argv, self.num_processes, self.kind = argv, num_processes, kind
         self.context: ForkServerContext = multiprocessing.get_context("forkserver")
         self.context.set_forkserver_preload(["training.pretrain"])
 
@@ -124,7 +126,8 @@ class Trainer:
                 for rank in range(self.num_processes)
             ]
         processes = [
-            self.context.Process(target=record_and_train, args=(argv, log, environment)) for environment in environments
+            self.context.Process(target=record_and_train, args=(argv, log, environment, self.kind))
+            for environment in environments
         ]
         for process in processes:
             process.start()
@@ -160,7 +163,7 @@ def find_differences(expected: Path, actual: Path) -> list[str]:
     ]
     for result in results:
         for evaluation in result["evaluations"]:
-            del evaluation["seconds"]
+            evaluation.pop("seconds", None)
     return unequal + [key for key in ("steps", "loss_curve", "evaluations") if results[0][key] != results[1][key]]
 
 

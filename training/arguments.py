@@ -162,6 +162,11 @@ class TrainingArguments(Options):
         "tensorboard", "Experiment tracker; TensorBoard writes to output_dir."
     )
 
+    @property
+    def needs_source(self) -> bool:
+        """Return whether the training also computes predictions of `init_from`."""
+        return self.distillation_weight is not None
+
 
 def order_settings(training: TrainingArguments) -> dict[str, Any]:
     """Return the arguments of `OrderDistribution` by name, without `left_to_right_fraction`."""

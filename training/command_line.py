@@ -30,9 +30,11 @@ NULL = ("", "~", "null", "Null", "NULL")  # ways to write null in YAML
 Settings = dict[str, str | list[str]]  # text of each given key, converted by `Parser`
 
 
-def parse_arguments(argv: list[str]) -> tuple[Architecture, DataArguments, TrainingArguments]:
+def parse_arguments(
+    argv: list[str], kind: type[TrainingArguments] = TrainingArguments
+) -> tuple[Architecture, DataArguments, TrainingArguments]:
     """Parse `CONFIG.yaml [--key value ...]`. Raise a `ValueError` for unknown keys and contradictory values."""
-    model, data, training, given = parse_keys(argv)
+    model, data, training, given = parse_keys(argv, kind)
     training.output_dir = (training.output_dir or Path("runs") / Path(argv[0]).stem).expanduser()
     if training.init_from is None:
         model = architecture.DEFAULTS | model
@@ -47,23 +49,23 @@ def parse_arguments(argv: list[str]) -> tuple[Architecture, DataArguments, Train
     return model, data, training
 
 
-def parse_keys(argv: list[str]) -> tuple[Architecture, DataArguments, TrainingArguments, set[str]]:
+def parse_keys(
+    argv: list[str], kind: type[TrainingArguments] = TrainingArguments
+) -> tuple[Architecture, DataArguments, TrainingArguments, set[str]]:
     """
     Parse `CONFIG.yaml [--key value ...]`, and check each value by itself. The model of `init_from` is not read.
 
     Return the given keys of the architecture, the other arguments, and the names of all given keys, without those whose
     value on the command line is null.
     """
-    parser = Parser((DataArguments, TrainingArguments))
+    parser = Parser((DataArguments, kind))
     parser.add_argument("config", type=Path, help="YAML file of keys and values, such as configs/quickstart.yaml")
     add_architecture_keys(parser)
     if "-h" in argv or "--help" in argv:
         parser.parse_args(["--help"])  # prints the help, and exits
     if not argv or argv[0].startswith("-"):
         given = f"is {argv[0]!r}" if argv else "is missing"
-        raise ValueError(
-            f"The first argument must be a YAML file, but {given}. Usage: pretrain.py CONFIG.yaml [--key value ...]"
-        )
+        raise ValueError(f"The first argument must be a YAML file, but {given}. Usage: CONFIG.yaml [--key value ...]")
     lists = {item.name: item.type == list[str] for kind in parser.dataclass_types for item in fields(kind)}
     known = dict.fromkeys(architecture.DEFAULTS, False) | lists
     settings = _read_settings(Path(argv[0]), known) | _read_options(argv[1:], known)
@@ -139,4 +141,4 @@ def _describe_unknown_key(given: str, known: Iterable[str], place: str) -> str:
     hint = f" Did you mean `{OTHER_NAMES[key]}`?" if key in OTHER_NAMES else suggest(key, sorted(known))
     if key in LAUNCHER_NAMES:
         hint = " `accelerate launch` chooses the devices: pass it `--config_file training/accelerate/FILE.yaml`."
-    return f"Unknown key {given!r} {place}.{hint} `pretrain.py --help` lists all keys."
+    return f"Unknown key {given!r} {place}.{hint} `--help` lists all keys."

@@ -37,8 +37,8 @@ def create_model(
 
     Without `load_weights`, the weights are random, because the weights of a checkpoint will replace them.
     """
-    name = "lora_rank" if training.lora_rank else "distillation_weight"
-    if getattr(training, name) and accelerator.distributed_type == DistributedType.FSDP:
+    if (training.lora_rank or training.needs_source) and accelerator.distributed_type == DistributedType.FSDP:
+        name = "lora_rank" if training.lora_rank else "distillation_weight` or `reward"
         raise ValueError(f"`{name}` cannot be combined with FSDP2. Train with DDP, or on one GPU.")
     set_seed(training.seed)
     with torch.device("meta") if gets_weights(accelerator) else nullcontext():

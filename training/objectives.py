@@ -8,6 +8,8 @@ training/draws.py). With uniformly random orders, all objectives except the scor
 same upper bound on -log p(x) / n. This bound is Eq. 7 of the paper, which equals Eq. 1.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -42,11 +44,25 @@ class Objective(nn.Module):
     def __init__(self, model: Model) -> None:
         super().__init__()
         self.model = model
+        self.distillation_weight: float | None = None
+        self.source: Model | None = None
         self._no_split_modules = model._no_split_modules
 
     def tie_weights(self) -> None:
         """Tie the weights of the model again. Accelerate calls this after it has moved them."""
         self.model.tie_weights()
+
+    @contextmanager
+    def initial_model(self) -> Iterator[Model]:
+        """Context manager that returns the initial model: `source`, or else the model without its adapters."""
+        parts = self.model.modules()
+        adapters = [part for part in parts if isinstance(part, (BaseTunerLayer, AuxiliaryTrainingWrapper))]
+        for adapter in adapters:
+            adapter.enable_adapters(False)
+        with torch.no_grad():
+            yield self.source or self.model
+        for adapter in adapters:
+            adapter.enable_adapters(True)
 
 
 class AnyOrderObjective(Objective):
@@ -54,13 +70,8 @@ class AnyOrderObjective(Objective):
     Mean any-order loss (Eq. 7). The decoder predicts each token given the tokens before it in an order.
 
     With `distillation_weight`, the loss of each label in a left-to-right sequence also has this weight times the
-    divergence KL(source || model). The source is `source`, or else the model without its adapters.
+    divergence KL(initial model || model).
     """
-
-    def __init__(self, model: Model) -> None:
-        super().__init__(model)
-        self.distillation_weight: float | None = None
-        self.source: Model | None = None
 
     def forward(
         self,
@@ -109,14 +120,8 @@ class AnyOrderObjective(Objective):
 
         `states` (batch, n, hidden_size) and `weights` (batch, n) are by rank, `input_ids` (batch, n) by position.
         """
-        source, parts = self.source or self.model, self.model.modules()
-        adapters = [part for part in parts if isinstance(part, (BaseTunerLayer, AuxiliaryTrainingWrapper))]
-        for adapter in adapters:
-            adapter.enable_adapters(False)
-        with torch.no_grad():
+        with self.initial_model() as source:
             output, _ = source.forward_by_rank(input_ids, None, attention_mask=None, has_start_tokens=False)
-        for adapter in adapters:
-            adapter.enable_adapters(True)
         # A quarter of the chunk of `head_loss`, because autograd keeps four times as many tensors.
         limit = LOGITS_PER_CHUNK["cpu" if states.is_cpu else "accelerator"] // 4
         size = max(limit // self.model.config.vocab_size, 1)

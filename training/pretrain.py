@@ -14,7 +14,7 @@ import math
 import sys
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from itertools import islice
@@ -83,11 +83,11 @@ class TrainingProgress:
     train_seconds: float = 0.0
 
 
-def main(argv: list[str]) -> None:
-    """Run the command."""
+def main(argv: list[str], kind: "type[Pretraining] | None" = None) -> None:
+    """Run the command. `kind` is the class of the run, by default [`Pretraining`]."""
     with ExitStack() as lock:
         with one_line_errors():
-            run = set_up(argv, lock)
+            run = set_up(argv, lock, kind or Pretraining)
         if run is None:
             return
         # From here on, a ValueError is a bug, so its traceback is shown.
@@ -100,9 +100,9 @@ def main(argv: list[str]) -> None:
         sys.exit(128 + stop_signal)
 
 
-def set_up(argv: list[str], lock: ExitStack) -> "Pretraining | None":
+def set_up(argv: list[str], lock: ExitStack, kind: "type[Pretraining]") -> "Pretraining | None":
     """Set up or resume a run, and lock its folder until `lock` is closed. Return None if nothing is to be trained."""
-    architecture, data_arguments, training = parse_arguments(argv)
+    architecture, data_arguments, training = parse_arguments(argv, kind.arguments)
     settings = to_settings(architecture, data_arguments, training)
     start_token_id = architecture["start_token_id"]
     accelerator = start_accelerator(
@@ -121,7 +121,7 @@ def set_up(argv: list[str], lock: ExitStack) -> "Pretraining | None":
 
     if training.prepare_only:
         with in_turn(accelerator):
-            logger.info("The corpus is prepared: %s.", load_data(data_arguments, start_token_id).facts)
+            logger.info("The corpus is prepared: %s.", kind.load_data(data_arguments, start_token_id).facts)
         return None
     with together(accelerator):
         if accelerator.is_main_process:  # before the slow load_data, to fail early
@@ -134,12 +134,12 @@ def set_up(argv: list[str], lock: ExitStack) -> "Pretraining | None":
         with in_turn(accelerator):
             check_tokenizer(load_tokenizer(data_arguments.tokenizer), architecture, data_arguments, training)
     with in_turn(accelerator):
-        data = load_data(data_arguments, start_token_id)
+        data = kind.load_data(data_arguments, start_token_id)
     check_same_everywhere(corpus=data.facts)
     check_examples(data, architecture, training)
     if accelerator.is_main_process and data.has_examples:
         show_examples(data)
-    run = Pretraining(architecture, training, data, settings, accelerator, checkpoint)
+    run = kind(architecture, training, data, settings, accelerator, checkpoint)
     if accelerator.is_main_process:
         with atomic_folder(training.output_dir / "tokenizer") as folder:
             data.tokenizer.save_pretrained(folder)
@@ -162,6 +162,9 @@ class Pretraining:
     corpus is stored only to save time: without it, a resumed run would read the corpus from the beginning.
     """
 
+    arguments, objectives = TrainingArguments, OBJECTIVES
+    load_data, write_report = staticmethod(load_data), staticmethod(write_report)
+
     def __init__(
         self,
         architecture: Architecture,
@@ -177,17 +180,16 @@ class Pretraining:
         self.gradient_norms: dict[int, float] = {}  # by step, before clipping; only of steps that may still be logged
         if checkpoint is not None:  # the files in the folder `init_from` may have changed after the start of the run
             self.initial_weights = checkpoint.metadata["initial_weights"]
-            if training.lora_rank or training.distillation_weight:
+            if training.lora_rank or training.needs_source:
                 check_base(training, checkpoint.metadata)
         else:
             self.initial_weights = None if training.init_from is None else identity_of_weights(training.init_from)
         config = build_config(architecture, **vocabulary_arguments(data.tokenizer))
         self.model = create_model(config, training, accelerator, load_weights=checkpoint is None)
-        self.objective = OBJECTIVES[architecture["architecture"], training.objective](self.model)
-        if training.distillation_weight:
-            self.objective.distillation_weight = training.distillation_weight
-            if not training.lora_rank:
-                self.objective.source = make_model(config, training.init_from).requires_grad_(False)
+        self.objective = self.objectives[architecture["architecture"], training.objective](self.model)
+        self.objective.distillation_weight = training.distillation_weight
+        if training.needs_source and not training.lora_rank:
+            self.objective.source = make_model(config, training.init_from).requires_grad_(False)
         self.optimizer = create_optimizer(self.model, training)
         self.parallel_objective, self.parallel_optimizer = distribute(accelerator, self.objective, self.optimizer)
         self.ema = ExponentialMovingAverage(self.model, training.ema_decay)  # after `distribute`, which shards weights
@@ -341,10 +343,14 @@ class Pretraining:
 
     def step(self, batches: Batches, stop: StopRequest) -> StepStatus:
         """Run a training step, and return its status without waiting for the device."""
+        return self.update(self.read_passes(batches), stop)
+
+    def update(self, passes: Sequence[dict[str, Any]], stop: StopRequest) -> StepStatus:
+        """Update the weights with the forward passes of a step, and return the status of the step."""
         training, accelerator = self.training, self.accelerator
         set_learning_rate(self.optimizer, learning_rate_at(self.progress.step, training))
         loss = torch.zeros((), device=accelerator.device)
-        for batch in self.read_passes(batches):
+        for batch in passes:
             with accelerator.accumulate(self.parallel_objective):
                 pass_loss = self.parallel_objective(**batch)
                 accelerator.backward(pass_loss)
@@ -470,7 +476,7 @@ class Pretraining:
             "versions": versions(),
         }
         samples = read_samples(self.samples_file(step)) if training.num_samples else []
-        write_report(results, samples, training.output_dir)
+        self.write_report(results, samples, training.output_dir)
         logger.info("Written: %s (model, report.md, results.json).", training.output_dir)
 
 

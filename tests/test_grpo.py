@@ -1,0 +1,183 @@
+# Copyright 2026 The AO-GPT package authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Training with rewards: gradients against enumeration, resumed runs, several processes, and a task that is learned."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from common.models import save_model
+from common.tokenizers import train_tokenizer, vocabulary_arguments
+from model_cards.publish import main as publish
+from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM
+from tests.killed_runs import Trainer, find_differences, find_wrong_losses, run_with_kills
+from tests.references import random_model, seeded
+from tests.test_trajectories import gradients, reference
+from tests.training_runs import reset_accelerator
+from training.grpo import GRPOArguments, PolicyObjective, PolicyTraining, compute_advantages
+from training.pretrain import main
+
+MASK = "<|mask|>"
+
+
+def letters(prompts: list[str], completions: list[str], wanted: list[str]) -> list[float]:
+    """Return the fraction of the four generated tokens that are wanted letters, which a column of the data has."""
+    assert all(prompt[0] == text[0] for prompt, text in zip(prompts, completions, strict=True))
+    return [sum(map(letters.count, text)) / 4 for text, letters in zip(completions, wanted, strict=True)]
+
+
+def write_config(folder: Path) -> Path:
+    """Write a model, prompts and the YAML file of a run. Return the path of the YAML file."""
+    tokenizer = train_tokenizer(["ab"], 257)
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "max_position_embeddings": 8}
+    torch.manual_seed(0)
+    model = AOGPTForAnyOrderLM(AOGPTConfig(**sizes, **vocabulary_arguments(tokenizer), target_embedding_size=4))
+    save_model(model, tokenizer, folder / "initial")
+    texts = [f"{first}{MASK * 2}{second}{MASK * 2}" for first in "XYZ" for second in "0123456789"]
+    prompts = [{"prompt": text, "wanted": "abcdefghijklmnopqrstuvwxyz"} for text in texts]
+    (folder / "prompts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in prompts))
+    (folder / "grpo.yaml").write_text(
+        f"""
+corpus: {folder / "prompts.jsonl"}
+validation_fraction: 0.2
+init_from: {folder / "initial"}
+reward: tests.test_grpo:letters
+text_column: prompt
+num_steps: 3
+max_steps: 6
+batch_size: 16
+per_device_batch_size: 8
+group_size: 4
+num_updates: 2
+learning_rate: 0.03
+warmup_steps: 0
+save_steps: 2
+eval_steps: 3
+tracker: none
+"""
+    )
+    return folder / "grpo.yaml"
+
+
+def train(config: Path, out: Path, *options: str) -> list[dict]:
+    """Train in this process. Return the log."""
+    reset_accelerator()
+    main([str(config), f"--output_dir={out}", *options], PolicyTraining)
+    return read_log(out)
+
+
+def read_log(out: Path) -> list[dict]:
+    return [json.loads(line) for line in (out / "log.jsonl").read_text().splitlines()]
+
+
+def test_expected_gradient_is_that_of_the_expected_reward() -> None:
+    """Expectations are sums over all trajectories of two tokens in two steps, and over all groups of two of them."""
+    model, initial = (random_model(vocab_size=3, max_position_embeddings=2, initializer_range=0.3) for _ in range(2))
+    with torch.no_grad():
+        for weight in initial.parameters():
+            weight += 0.1 * torch.randn(weight.shape, dtype=weight.dtype, generator=seeded(1))
+    output = model.generate(num_return_sequences=4000, num_steps=2, generator=seeded(), return_dict_in_generate=True)
+    parts = [output.sequences, output.orders, output.unmasking_steps]
+    parts = [part.contiguous() for part in torch.cat(parts, dim=1).unique(dim=0).split(2, dim=1)]
+    assert len(parts[0]) == 9 * 2 * 3  # pairs of tokens, orders, and numbers of tokens in the first step
+    rewards = torch.randn(54, generator=seeded(2), dtype=torch.float64)
+    log_probs, initial_log_probs = (
+        torch.stack([reference(one, *values) for values in zip(*parts, strict=True)]) for one in (model, initial)
+    )
+    is_one_by_one = parts[2][:, 0] != parts[2][:, 1]
+    schedule = torch.where(is_one_by_one, 1 / 4, 1 / 8)  # each token is unmasked in the first step with probability 1/2
+    probabilities = schedule * log_probs.sum(dim=1).exp()
+    torch.testing.assert_close(probabilities.sum().item(), 1.0)
+    kl = (log_probs - initial_log_probs).sum(dim=1)
+    expected = gradients(model, (probabilities * (rewards - 0.3 * kl)).sum())
+
+    pairs = torch.cartesian_prod(torch.arange(54), torch.arange(54)).flatten()
+    settings = {"group_size": 2, "kl_weight": 0.3}
+    probabilities, kl, log_probs = probabilities.detach(), kl.detach(), log_probs.detach()
+    advantages = compute_advantages(rewards[pairs], kl[pairs], GRPOArguments(**settings, scale_rewards=False))
+    of_pairs = probabilities[pairs].view(-1, 2).prod(dim=1).repeat_interleave(2) * 54**2
+    trajectories = dict(zip(("sequences", "orders", "unmasking_steps"), (part[pairs] for part in parts), strict=True))
+    loss = PolicyObjective(model)(log_probs[pairs], advantages * of_pairs, 0.2, **trajectories)
+    for gradient, correct in zip(gradients(model, loss), expected, strict=True):
+        torch.testing.assert_close(-gradient, correct, rtol=1e-8, atol=1e-12)
+
+
+def test_advantages_and_clipping() -> None:
+    rewards = torch.tensor([0.0, 1, 1, 0, 1, 1, 1, 1])
+    scaled = compute_advantages(rewards, torch.zeros(8), GRPOArguments(group_size=4))
+    torch.testing.assert_close(scaled, torch.tensor([-1.0, 1, 1, -1, 0, 0, 0, 0]) * 0.75**0.5, rtol=0, atol=1e-3)
+    model = random_model(vocab_size=3, max_position_embeddings=2)
+    output = model.generate(num_return_sequences=2, generator=seeded(), return_dict_in_generate=True)
+    names = ("sequences", "orders", "unmasking_steps")
+    arguments = output.token_logprobs - 1, torch.tensor([1.0, -1.0]), 0.2
+    loss = PolicyObjective(model)(*arguments, **{name: output[name] for name in names})
+    assert loss.item() == pytest.approx((-2 * 1.2 + 2 * torch.e) / 2)  # ratios of e; only the gain of the first is cut
+
+
+def test_reward_rises(tmp_path: Path) -> None:
+    out, options = tmp_path / "run", ["--max_steps=20", "--eval_steps=10", "--save_steps=20"]
+    log = train(write_config(tmp_path), out, *options)
+    assert [line["step"] for line in log] == list(range(1, 21))
+    assert log[0]["kl"] == pytest.approx(0, abs=1e-4)
+    assert log[-1]["kl"] > 1
+    assert log[0]["reward"] < 0.35
+    assert log[-1]["reward"] > 0.8
+    assert log[-1]["entropy"] < log[0]["entropy"]
+    assert json.loads((out / "results.json").read_text())["evaluations"][-1]["reward"] > 0.8
+    assert (out / "curves.png").exists()
+    publish([str(out), "someone/model", f"--output_dir={tmp_path / 'hub'}"])
+    assert "prompts.jsonl: " in (tmp_path / "hub" / "README.md").read_text()
+
+
+def test_reference_is_the_model_without_adapters(tmp_path: Path) -> None:
+    log = train(write_config(tmp_path), tmp_path / "run", "--max_steps=8", "--lora_rank=2", "--learning_rate=0.1")
+    assert log[0]["kl"] == pytest.approx(0, abs=1e-4)
+    assert log[-1]["kl"] > 0.01
+
+
+@pytest.mark.parametrize("num_processes", [1, 2])
+def test_killed_runs_end_like_an_uninterrupted_one(tmp_path: Path, num_processes: int) -> None:
+    trainer = Trainer([str(write_config(tmp_path)), "--max_steps=8"], num_processes, PolicyTraining)
+    uninterrupted = trainer.attempt(tmp_path / "uninterrupted")
+    attempts = run_with_kills(trainer, tmp_path / "killed", 1, num_steps=7, seed=0)
+    assert [attempt.killed for attempt in attempts] == [True, False]
+    assert find_wrong_losses(uninterrupted.losses, attempts) == []
+    assert find_differences(tmp_path / "uninterrupted", tmp_path / "killed") == []
+    assert read_log(tmp_path / "uninterrupted") == read_log(tmp_path / "killed")
+
+
+def test_two_processes_sample_the_same_completions(tmp_path: Path) -> None:
+    config, logs, weights = str(write_config(tmp_path)), [], []
+    for num_processes in (1, 2):
+        out = tmp_path / f"run-{num_processes}"
+        Trainer([config, "--max_steps=3", "--save_steps=3"], num_processes, PolicyTraining).attempt(out)
+        logs.append(read_log(out))
+        weights.append(load_file(out / "model" / "model.safetensors"))
+    for one, two in zip(*logs, strict=True):
+        assert [one.pop(name) for name in ("completion", "reward")] == [
+            two.pop(name) for name in ("completion", "reward")
+        ]
+        assert one == pytest.approx(two, rel=1e-3, abs=1e-5)
+    for name, weight in weights[0].items():
+        torch.testing.assert_close(weight, weights[1][name], rtol=0, atol=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        ("--init_from=null", "init_from"),
+        ("--reward=tests.test_grpo:missing", "reward.*missing"),
+        ("--unmasking=none", "unmasking"),
+        ("--group_size=3", "group_size"),
+        ("--max_new_tokens=3", "tokens"),
+        ("--ema_decay=0.9", "ema_decay"),
+        ("--text_column=other", "other"),
+    ],
+)
+def test_wrong_settings(tmp_path: Path, option: str, message: str, capsys: pytest.CaptureFixture) -> None:
+    config = write_config(tmp_path)
+    with pytest.raises(SystemExit, match=message):
+        train(config, tmp_path / "run", option)

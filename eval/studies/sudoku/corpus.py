@@ -30,7 +30,7 @@ Form = Literal["grid", "clues", "puzzle", "moves"]  # forms of the texts of a co
 
 
 @lru_cache
-def _units(size: int) -> list[tuple[int, int, int]]:
+def units_of_cells(size: int) -> list[tuple[int, int, int]]:
     """Return the indices (row, column, box) of each cell."""
     height, width = BOXES[size]
     cells = (divmod(cell, size) for cell in range(size * size))
@@ -46,7 +46,7 @@ def solve(puzzle: Grid, size: int, rng: Random | None = None) -> Iterator[Grid]:
         size: Number of rows, 4, 6 or 9.
         rng: Random numbers for the order in which digits are tried; by default, digits are tried in increasing order.
     """
-    units, grid, every = _units(size), list(puzzle), (1 << size) - 1
+    units, grid, every = units_of_cells(size), list(puzzle), (1 << size) - 1
     used = [[0] * size for _ in range(3)]  # one bit per digit that a row, a column or a box contains
     for (row, column, box), digit in zip(units, grid, strict=True):
         if digit:
@@ -179,7 +179,7 @@ def solving_rounds(puzzle: Grid, solution: Grid, size: int) -> list[int]:
     is possible in no other cell of its row, column or box. If there are none, it fills in one of the cells in which the
     fewest digits are possible.
     """
-    units = [(row, size + column, 2 * size + box) for row, column, box in _units(size)]
+    units = [(row, size + column, 2 * size + box) for row, column, box in units_of_cells(size)]
     grid, rounds, every = list(puzzle), [0] * len(puzzle), (1 << size) - 1
     for number in count(1):
         used, possible_once, possible_twice = ([0] * 3 * size for _ in range(3))  # bits of digits, for each unit

@@ -1,0 +1,63 @@
+# Copyright 2026 The AO-GPT package authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Prompts and rewards of Sudoku and Countdown, for training/grpo.py."""
+
+from itertools import islice
+from pathlib import Path
+
+import pytest
+
+from common.encoding import split_context
+from eval.studies.countdown import countdown
+from eval.studies.sudoku import corpus, rewards
+from training.command_line import parse_keys
+from training.grpo import GRPOArguments
+
+MASK = "<|mask|>"
+STUDIES = Path(__file__).parents[2] / "eval" / "studies"
+
+
+def test_rewards_of_sudoku(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rewards, "cached_texts", corpus.training_texts)
+    prompts = rewards.puzzles_4()
+    texts = islice(corpus.training_texts(4, "clues"), 0, None, corpus.GRIDS_PER_CLASS)
+    for (key, prompt), (name, text) in zip(prompts, texts, strict=True):
+        grid, is_clue = split_context(text, "[]")
+        assert (key, prompt.count(MASK)) == (name, is_clue.count(False))
+        other = grid.translate(str.maketrans("1234", "2341"))  # a solution of another puzzle
+        twice = grid[:15] + grid[14]
+        completions = [grid, other, twice, grid[:-1], grid + "1", "", grid[:-1] + "x"]
+        assert rewards.solved([prompt] * 7, completions) == [1, 0, 0, 0, 0, 0, 0]
+
+
+def test_rewards_of_countdown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(countdown, "NUM_PROBLEMS", 300)
+    prompts, texts = dict(countdown.prompts()), dict(countdown.solutions())
+    assert len(prompts) == 300
+    for key, prompt in prompts.items():
+        text, is_context = split_context(texts[key], "[]")
+        given = prompt.replace(MASK, "")
+        assert given == text[: is_context.count(True)]
+        assert len(given) + prompt.count(MASK) == countdown.LENGTH + 1 > len(text)
+        assert countdown.solved([prompt] * 2, [text, text + "+1"]) == [1, 0]
+
+
+@pytest.mark.parametrize(
+    ("expression", "reward"),
+    [
+        *(("5*7+2", 1), ("2+(7*5)", 1), ("(2+7*5)", 1), ("2 + 7*5", 1)),
+        *(("5*7+2+2-2", 0), ("5*7", 0), ("37", 0), ("2*5+7", 0), ("25+7+5", 0), ("", 0), ("5*7+", 0), ("-(2-5)*7", 0)),
+        *(("5**7**2", 0), ("5*7+True*2", 0), ("f(2, 5, 7)", 0), ("[5, 7, 2]", 0), ("((((" * 30, 0), ("5*7+2.0", 0)),
+    ],
+)
+def test_expressions_of_countdown(expression: str, reward: float) -> None:
+    prompt = "2 5 7=37:"
+    assert countdown.solved([prompt + MASK], [prompt + expression]) == [reward]
+
+
+@pytest.mark.parametrize("study", ["sudoku", "countdown"])
+def test_recipes(study: str) -> None:
+    _, data, training, _ = parse_keys([str(STUDIES / study / "grpo.yaml")], GRPOArguments)
+    assert training.batch_size % training.group_size == 0
+    assert data.corpus[0].startswith(f"eval.studies.{study}.")
+    assert training.reward.startswith(f"eval.studies.{study}.")

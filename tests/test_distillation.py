@@ -4,9 +4,11 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
+from accelerate.utils import DistributedType
 from torch import nn
 
 from modeling_aogpt import AOGPTForAnyOrderLM
@@ -17,6 +19,7 @@ from training import objectives
 from training.arguments import TrainingArguments
 from training.draws import OrderDraws
 from training.lora import add_lora
+from training.model import create_model
 from training.objectives import AnyOrderObjective
 
 WEIGHT = 0.7
@@ -172,3 +175,9 @@ def test_settings_that_cannot_be_used(
 ) -> None:
     with pytest.raises(SystemExit, match=f"`distillation_weight` .*{message}"):
         distill(tmp_path / "run", "--distillation_weight=1", *options)
+
+
+def test_sharded_weights_are_refused() -> None:
+    accelerator = SimpleNamespace(distributed_type=DistributedType.FSDP)
+    with pytest.raises(ValueError, match=r"`distillation_weight` .*FSDP2"):
+        create_model(None, TrainingArguments(distillation_weight=1.0), accelerator)

@@ -114,7 +114,7 @@ def _choose_lengths(model: PreTrainedModel, ids: list[int], longest_gap: int, pa
     if padded_length is None and parts[-1][0]:
         choices[-1] = [len(parts[-1][1])]
     text = [token for is_gap, part in parts for token in (part[:1] if is_gap else part)]
-    lengths = iter(model.infill(torch.tensor(text), choices, padded_length, num_steps=1).lengths.tolist())
+    lengths = iter(model.infill(torch.tensor(text), choices, padded_length, do_sample=False).lengths.tolist())
     return [token for is_gap, part in parts for token in ([mask] * next(lengths) if is_gap else part)]
 
 

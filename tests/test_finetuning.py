@@ -357,6 +357,7 @@ def test_evaluation_scores_only_the_answers(model_folder: Path, tmp_path: Path, 
         (ROWS, ("--lora_alpha=3",), "lora_alpha"),
         (ROWS, ("--lora_rank=2", "--init_from=null"), "init_from"),
         (ROWS, ("--lora_rank=2", "--lora_targets", "queries"), "lora_targets"),
+        (ROWS, ("--lora_rank=2", "--lora_targets", "lm_head"), "lora_targets"),
     ],
 )
 def test_settings_that_cannot_be_used(

@@ -23,10 +23,11 @@ WHOLE = ("target_embeddings", "modulation")
 
 def add_lora(model: PreTrainedModel, training: TrainingArguments) -> PeftModel:
     """Freeze a model, and add the trainable matrices to it in place. Return the object of PEFT that saves them."""
-    names = {name.rpartition(".")[2] for name, _ in model.named_modules()}
+    # The loss uses the weight of the head without its module, so an adapter of the head would not be trained.
+    names = {name.rpartition(".")[2] for name, _ in model.named_modules()} - {"lm_head"}
     targets = training.lora_targets or [name for name in TARGETS if name in names]
     if missing := sorted(set(targets) - names):
-        raise ValueError(f"`lora_targets` must be modules of the model, but it has no {', '.join(missing)}.")
+        raise ValueError(f"`lora_targets` must be modules of the model below its head, but not {', '.join(missing)}.")
     alpha = training.lora_alpha or 2 * training.lora_rank
     whole = [name for name in WHOLE if name in names] or None
     config = LoraConfig(r=training.lora_rank, lora_alpha=alpha, target_modules=targets, modules_to_save=whole)

@@ -12,9 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import psutil
 import torch
-from accelerate import Accelerator
 
 PACKAGES = ("torch", "transformers", "accelerate", "datasets", "tokenizers", "safetensors", "numpy")
 
@@ -47,6 +45,10 @@ GPUS = {
 def num_cores() -> int:
     """Return the number of CPU cores that this process may use, at most the number of physical cores (if known)."""
     allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    if find_spec("psutil") is None:  # it comes with Accelerate
+        return allowed
+    import psutil
+
     return min(allowed, psutil.cpu_count(logical=False) or allowed)
 
 
@@ -65,8 +67,8 @@ def default_device() -> torch.device:
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
-def hardware(accelerator: Accelerator) -> dict[str, Any]:
-    """Return the device, number of processes and precision of a run."""
+def hardware(accelerator: Any) -> dict[str, Any]:
+    """Return the device, number of processes and precision of a run with an `accelerate.Accelerator`."""
     device = accelerator.device
     return {
         "device": device.type,

@@ -54,7 +54,7 @@ WRONG = [
     ("eval/benchmarks/speed.py --size tiny --device nothing", r"`device` \(nothing\) does not exist"),
     ("eval/benchmarks/speed.py --model nowhere", "The weights of nowhere are missing"),
     ("eval/benchmarks/speed.py --size tiny --contenders nobody", "`contenders` must be one of 'decoder', 'no-lemma'"),
-    ("eval/benchmarks/training_speed.py --steps 0", "`steps` must be at least 1, but is 0"),
+    ("eval/benchmarks/gpu_short.py --deadline 0", "`deadline` must be at least 1, but is 0"),
     ("model_cards/publish.py folder somebody/model", "neither a finished run nor a model folder"),
     ("model_cards/check_staged.py folder", "Usage: python -I check_staged.py FOLDER EXPECTED.safetensors"),
 ]

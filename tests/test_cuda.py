@@ -15,7 +15,7 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
-from eval.benchmarks import speed, training_speed
+from eval.benchmarks import speed
 from eval.benchmarks.contenders import CONTENDERS
 from modeling_aogpt import decoding_state, sampling
 from modeling_aogpt.cuda_graphs import Recording
@@ -259,12 +259,3 @@ def test_speed_is_measured(tmp_path: Path) -> None:
     speed.main([*options, "--contenders", "encoder", "llama", "--repeats", "1", "--compile"])
     report = json.loads((tmp_path / "speed.json").read_text())
     assert all(point["seconds"] > 0 for point in report["points"])
-
-
-@pytest.mark.parametrize("options", [[], ["--mixed_precision", "bf16", "--compile"]])
-def test_training_speed_is_measured(options: list[str], tmp_path: Path) -> None:
-    training_speed.main(["--size", "tiny", "--steps", "4", *options, "--output_dir", str(tmp_path)])
-    results = json.loads((tmp_path / "results.json").read_text())
-    assert results["step_seconds"] > 0
-    assert results["peak_bytes"] > 0
-    assert all(map(math.isfinite, results["losses"]))

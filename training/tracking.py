@@ -6,8 +6,6 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from accelerate import Accelerator
-
 from modeling_aogpt import AOGPTConfig, MDMEncoderConfig
 
 
@@ -23,9 +21,7 @@ def logger_types(tracker: str) -> str | None:
     return tracker
 
 
-def start_tracker(
-    accelerator: Accelerator, tracker: str, output_dir: Path, settings: dict[str, Any], step: int
-) -> None:
+def start_tracker(accelerator: Any, tracker: str, output_dir: Path, settings: dict[str, Any], step: int) -> None:
     """Start to track a run, or continue after `step` steps. TensorBoard writes to `output_dir / "tensorboard"`."""
     if tracker == "tensorboard":
         options = {"purge_step": step + 1, "flush_secs": 30}  # remove later steps; they will be logged again

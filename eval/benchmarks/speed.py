@@ -27,7 +27,6 @@ from common.files import make_folder
 from common.hardware import default_device, device_name, num_cores, versions
 from common.models import find_model
 from eval.benchmarks.contenders import CONTENDERS, Contender, make_compared, make_contenders
-from eval.benchmarks.speed_report import to_markdown, write_report
 from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM
 from modeling_aogpt.loading import load_pretrained
 from modeling_aogpt.validation import check_choice
@@ -202,6 +201,8 @@ def describe_hardware(device: torch.device) -> dict[str, Any]:
 @one_line_errors()
 def main(argv: list[str]) -> None:
     """Run the command."""
+    from eval.benchmarks.speed_report import to_markdown, write_report  # needs matplotlib, unlike the measurements
+
     (arguments,) = Parser(SpeedArguments).parse(argv)
 
     def save(report: dict[str, Any]) -> None:

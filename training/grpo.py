@@ -27,7 +27,6 @@ from accelerate.utils import gather_object
 from matplotlib.figure import Figure
 from torch.nn import functional as F
 from torch.nn.utils.rnn import pad_sequence
-from tqdm import tqdm
 
 from common.commands import option
 from common.corpora import import_function, load_corpus
@@ -43,7 +42,7 @@ from training.arguments import TrainingArguments
 from training.batches import pass_samples, rows_of_samples
 from training.evaluation import SAMPLE_SEED
 from training.objectives import OBJECTIVES, Objective
-from training.pretrain import Pretraining, main
+from training.pretrain import Pretraining, logger, main
 from training.status import StepStatus, StopRequest
 
 MEASURES = ("reward", "solved", "kl", "entropy")  # means over completions; the last two in nats per completion
@@ -236,9 +235,9 @@ class PolicyTraining(Pretraining):
                 file.write(json.dumps({"step": step + 1, **self.measures, "completion": texts[0]}) + "\n")
         return [self.update(passes, stop) for _ in range(training.num_updates)][-1]
 
-    def _log_steps(self, first: int, bar: tqdm) -> None:
-        super()._log_steps(first, bar)
-        bar.set_postfix({name: f"{value:.3g}" for name, value in self.measures.items()}, refresh=False)
+    def summary(self) -> str:
+        """Return the text after the progress bar."""
+        return ", ".join(f"{name} {value:.3g}" for name, value in self.measures.items())
 
     def evaluate(self) -> None:
         """Compute the mean reward of held-out prompts, with one completion for each."""
@@ -249,6 +248,7 @@ class PolicyTraining(Pretraining):
         rewards = gather_object([reward for _, _, rewards in parts for reward in rewards.tolist()])
         scores = {"reward": fmean(rewards), "solved": fmean(reward >= 1 for reward in rewards)}
         accelerator.log({f"eval/{name}": value for name, value in scores.items()}, step=self.progress.step)
+        logger.info("Step %d: held-out prompts %s.", self.progress.step, scores)
         self.progress.evaluations.append({"step": self.progress.step, **scores})
 
     @staticmethod

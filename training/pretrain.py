@@ -307,9 +307,12 @@ class Pretraining:
                 self.log(step)
         self.gradient_norms.clear()
         if losses:
-            speed = f"{self.usage()['tokens_per_second']:,.0f} tokens/s"
-            bar.set_postfix_str(f"loss {losses[-1]:.3f}, {speed}", refresh=False)
+            bar.set_postfix_str(self.summary(), refresh=False)
         bar.update()
+
+    def summary(self) -> str:
+        """Return the text after the progress bar."""
+        return f"loss {self.progress.losses[-1]:.3f}, {self.usage()['tokens_per_second']:,.0f} tokens/s"
 
     def batches(self) -> Batches:
         """Return the batches of the remaining forward passes of this process."""

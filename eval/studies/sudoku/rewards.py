@@ -8,13 +8,16 @@ from functools import partial
 from itertools import islice
 
 from common.encoding import split_context
-from eval.studies.sudoku.corpus import GRIDS_PER_CLASS, cached_texts, units_of_cells
+from eval.studies.sudoku.corpus import cached_texts, units_of_cells
 from modeling_aogpt.tokenization import MASK
+
+# One of so many texts of a corpus becomes a prompt. Encoding the others would take minutes.
+STRIDES = {4: 1, 6: 32, 9: 16}
 
 
 def puzzles(size: int) -> Iterator[tuple[str, str]]:
-    """Yield pairs (key, prompt), one for each puzzle of the corpus of clues. Held-out puzzles are of other classes."""
-    for key, text in islice(cached_texts(size, "clues"), 0, None, GRIDS_PER_CLASS):
+    """Yield pairs (key, prompt) for puzzles of the corpus of clues. Puzzles of a class have the same key."""
+    for key, text in islice(cached_texts(size, "clues"), 0, None, STRIDES[size]):
         grid, is_clue = split_context(text, "[]")
         yield key, "".join(digit if shown else str(MASK) for digit, shown in zip(grid, is_clue, strict=True))
 

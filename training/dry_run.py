@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import psutil
 import torch
 from transformers import AutoModel
 
@@ -31,17 +32,13 @@ from training.architecture import Architecture, build_config
 from training.arguments import TrainingArguments, accumulation_steps
 from training.command_line import parse_arguments
 from training.lora import add_lora, frozen_dtype
+from training.memory import count_pass
 from training.optimization import first_decay_step, trainable_weights
 from training.tracking import flops_per_token
 
 ROOT = Path(__file__).parents[1]
 DEFAULT_GPU = "NVIDIA H100 80GB HBM3"
-# Bytes of activations for each token, layer and hidden unit, in 16-bit precision without torch.compile. `none` was
-# measured by counting the tensors that autograd saves. `selective` counts the results of matrix products, and `full`
-# the input of a layer.
-ACTIVATION_BYTES = {"none": 96, "selective": 24, "full": 4}
 CHECKPOINT_BYTES = 16  # per parameter, in float32: weight, moving average and AdamW's two moments
-STATE_BYTES = CHECKPOINT_BYTES + 4  # also the gradient, in float32
 
 
 @dataclass
@@ -84,14 +81,14 @@ def estimate_run(
 ) -> tuple[dict[str, str], list[str]]:
     """Return the estimated quantities by name, and a sentence for each resource that is too small: memory, disk."""
     launch = read_launch(options)
-    num_processes = launch["num_processes"]
+    num_processes, is_cpu = launch["num_processes"], launch["use_cpu"]
     name, gpu = find_gpu(options.gpu)
-    available = gpu.memory if options.gpu_memory is None else options.gpu_memory
+    available = psutil.virtual_memory().total / 1e9 if is_cpu else gpu.memory
+    available = available if options.gpu_memory is None else options.gpu_memory
     with torch.device("meta"):
-        model = AutoModel.from_config(config)
+        model = AutoModel.from_config(config, dtype=frozen_dtype(config) if training.lora_rank else torch.float32)
     num_parameters = model.num_parameters()
     if training.lora_rank:
-        model.to(frozen_dtype(config))
         add_lora(model, training)
     num_trained = sum(weight.numel() for weight in trainable_weights(model).values())
     passes = accumulation_steps(training, num_processes)
@@ -99,16 +96,21 @@ def estimate_run(
     step_flops = batch_tokens * flops_per_token(config, data.sequence_length)
     seconds = step_flops / (num_processes * gpu.peak_flops * options.mfu)
     hours = training.max_steps * seconds / 3600
-    memory = device_memory(model, batch_tokens // passes // num_processes, training, launch)
+    shape = (training.batch_size // passes // num_processes, data.sequence_length)
+    memory = device_memory(model, shape, passes, training, launch)
     disk, is_free = disk_space(num_trained, training)
+    device = "CPU" if is_cpu else name
+    speed = {
+        "speed": f"{3600 / seconds:,.0f} steps per hour at {options.mfu:.0%} MFU",
+        "time": (f"{hours:,.1f} hours" if hours < 24 else f"{hours / 24:,.1f} days") + " without evaluations",
+    }
     values = {
         "parameters": f"{num_parameters:,}" + (f", LoRA trains {num_trained:,}" if training.lora_rank else ""),
         "tokens": f"{training.max_steps * batch_tokens:,} ({batch_tokens:,} per step)",
         "FLOPs": f"{training.max_steps * step_flops:.2e}",
-        "machine": f"{num_processes} x {name}, {passes} {'pass' if passes == 1 else 'passes'} per step",
-        "speed": f"{3600 / seconds:,.0f} steps per hour at {options.mfu:.0%} MFU",
-        "time": (f"{hours:,.1f} hours" if hours < 24 else f"{hours / 24:,.1f} days") + " without evaluations",
-        "memory per GPU": f"{memory / 1e9:,.1f} of {available:g} GB",
+        "machine": f"{num_processes} x {device}, {passes} {'pass' if passes == 1 else 'passes'} per step",
+        **({} if is_cpu else speed),
+        f"memory per {'process' if is_cpu else 'GPU'}": f"{memory / 1e9:,.2f} of {available:.4g} GB",
         "disk": disk,
     }
     too_small = {
@@ -141,7 +143,8 @@ def disk_space(num_trained: int, training: TrainingArguments) -> tuple[str, bool
 def read_launch(options: Arguments) -> dict[str, Any]:
     """Return the settings of `launch`, with the defaults of Accelerate and the number of shards."""
     given = read_yaml(options.launch)
-    launch = {"distributed_type": "NO", "num_processes": 1, "mixed_precision": "no", "num_shards": 1} | given
+    defaults = {"distributed_type": "NO", "num_processes": 1, "mixed_precision": "no", "num_shards": 1}
+    launch = {**defaults, "use_cpu": False, **given}
     num_processes = launch["num_processes"] = options.num_processes or launch["num_processes"]
     if launch["distributed_type"] == "FSDP":
         sizes = launch.get("parallelism_config") or {"parallelism_config_dp_shard_size": num_processes}
@@ -154,36 +157,35 @@ def read_launch(options: Arguments) -> dict[str, Any]:
     return launch
 
 
-def device_memory(model: Model, num_tokens: int, training: TrainingArguments, launch: dict[str, Any]) -> float:
+def device_memory(
+    model: Model, shape: tuple[int, int], passes: int, training: TrainingArguments, launch: dict[str, Any]
+) -> float:
     """
-    Return the estimated peak memory of a GPU in bytes.
+    Return the estimated peak memory of a device in bytes.
 
-    The estimate ignores torch.compile, which often lowers the peak, and fragmentation, which raises it.
+    The estimate ignores torch.compile, which often lowers the peak, and fragmentation, which raises it. On a CPU, it
+    does not include the libraries.
 
-    `num_tokens` is the number of tokens of a forward pass. In evaluations with sharded weights, each GPU has all
-    weights in the precision of training. With LoRA, frozen weights have no gradients and no optimizer state.
+    Each of the `passes` of a step gets input ids of `shape` (batch, n). In evaluations with sharded weights, each GPU
+    has all weights in the precision of training. With LoRA, frozen weights have no gradients and no optimizer state.
     """
-    config = model.config
-    num_parameters = sum(weight.numel() for weight in trainable_weights(model).values())
-    frozen = sum(weight.nbytes for weight in model.parameters() if not weight.requires_grad)
+    config, value_bytes = model.config, 4 if (training.mixed_precision or launch["mixed_precision"]) == "no" else 2
+    num_trained = sum(weight.numel() for weight in trainable_weights(model).values())
+    weights = sum(weight.nbytes for weight in model.parameters())
     if training.distillation_weight and not training.lora_rank:
-        frozen += 4 * num_parameters  # the copy of the initial model
-    value_bytes = 4 if (training.mixed_precision or launch["mixed_precision"]) == "no" else 2
-    per_layer = ACTIVATION_BYTES[training.activation_checkpointing]
-    per_token = per_layer * config.num_hidden_layers + (ACTIVATION_BYTES["none"] - per_layer)  # of one recomputed layer
-    activations = num_tokens * config.hidden_size * per_token * value_bytes / 2
-    logits = min(num_tokens * config.vocab_size, LOGITS_PER_CHUNK["accelerator"]) * 8
-    state = num_parameters * STATE_BYTES / launch["num_shards"]
+        weights += 4 * num_trained  # the copy of the initial model
+    layer_size = sum(weight.numel() for weight in model.model.layers[0].parameters())
+    kept, peak = count_pass(model, training, shape, value_bytes == 2, has_gradients=passes > 1)
+    largest = 0 if launch["use_cpu"] else LOGITS_PER_CHUNK["accelerator"]  # those of a CPU were counted
+    logits = min(shape[0] * shape[1] * config.vocab_size, largest) * 8
     if launch["distributed_type"] == "FSDP":
         # The embeddings, the head and two layers at a time are gathered, and their gradients are reduced in float32.
-        layer_size = sum(weight.numel() for weight in model.model.layers[0].parameters())
-        gathered = num_parameters - max(config.num_hidden_layers - 2, 0) * layer_size
-        return state + max(activations + logits + gathered * (value_bytes + 4), num_parameters * value_bytes)
-    copies = num_parameters * 2 if value_bytes == 2 else 0  # the weights in 16 bits, which autocast caches
-    # The gradient of the head is summed over chunks in float32, before it is added to the gradient of earlier passes.
-    head_gradient = 0 if training.lora_rank else config.hidden_size * config.vocab_size * (value_bytes + 4)
-    buckets = 4 * num_parameters if launch["num_processes"] > 1 else 0  # DDP's gradient buckets
-    return frozen + state + buckets + copies + activations + logits + head_gradient
+        gathered = num_trained - max(config.num_hidden_layers - 2, 0) * layer_size
+        copies = config.num_hidden_layers * layer_size * 2 if value_bytes == 2 else 0  # not made if sharded
+        used = kept - copies + logits + gathered * (value_bytes + 4)
+        return num_trained * (CHECKPOINT_BYTES + 4) / launch["num_shards"] + max(used, num_trained * value_bytes)
+    buckets = 4 * num_trained if launch["num_processes"] > 1 else 0  # DDP's gradient buckets
+    return weights + num_trained * (CHECKPOINT_BYTES - 4) + buckets + max(peak, kept + logits)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ records its forward passes, and a sampler its draws of tokens.
 
 import functools
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from threading import Lock
 from typing import Any, TypeVar
 from weakref import WeakSet
@@ -19,7 +19,7 @@ import torch
 from torch import nn
 from transformers.utils import logging
 
-from .devices import allow_cudnn_attention, is_dispatched
+from .devices import allow_cudnn_attention, is_dispatched, to_device
 
 logger = logging.get_logger(__name__)
 
@@ -33,9 +33,9 @@ IDLE_HOOKS = "transformers.utils.output_capturing"
 _LOCK = Lock()  # one thread records at a time
 _FAILED: WeakSet[nn.Module] = WeakSet()  # models that cannot be recorded
 
-# Arguments of a recorded function, their shapes, and its result.
+# Arguments of a recorded function, the key of a recording (see `Recordings`), and the result.
 Arguments = tuple[torch.Tensor | None, ...]
-Shapes = tuple[torch.Size | None, ...]
+Key = tuple[Hashable, ...]
 Result = TypeVar("Result", torch.Tensor, tuple[torch.Tensor, ...])
 
 
@@ -89,16 +89,18 @@ def recording_stream(device: torch.device) -> torch.cuda.Stream:
 
 class Recording:
     """
-    CUDA graph of `function(*arguments)`.
+    CUDA graph of `function(*arguments)` on `device`.
 
     The arguments and the result have fixed memory addresses. A replay copies new arguments to these addresses, and
     overwrites the previous result. Recordings with the same memory `pool` share memory for intermediate results.
     """
 
-    def __init__(self, function: Callable[..., Result], arguments: Arguments, pool: tuple[int, int]) -> None:
-        self.arguments = tuple(None if values is None else values.clone() for values in arguments)
+    def __init__(
+        self, function: Callable[..., Result], arguments: Arguments, device: torch.device, pool: tuple[int, int]
+    ) -> None:
+        self.arguments = tuple(None if values is None else values.to(device, copy=True) for values in arguments)
         self.graph = torch.cuda.CUDAGraph()
-        stream = recording_stream(next(values.device for values in arguments if values is not None))
+        stream = recording_stream(device)
         # In the mode thread_local, other threads may use the GPU while this thread records. If recording fails,
         # `torch.cuda.graph` does not restore the stream, but `torch.cuda.stream` does.
         options = {"pool": pool, "stream": stream, "capture_error_mode": "thread_local"}
@@ -109,49 +111,53 @@ class Recording:
         """Return the result for `arguments`, which have the shapes of the recording. The next replay overwrites it."""
         for recorded, values in zip(self.arguments, arguments, strict=True):
             if recorded is not None:
-                recorded.copy_(values)
+                recorded.copy_(values, non_blocking=True)
         self.graph.replay()
         return self.result
 
 
 class Recordings:
     """
-    Recordings of a function of tensors on a GPU, one for each combination of argument shapes.
+    Recordings of functions of tensors on a GPU, one for each function, constant and combination of argument shapes.
 
-    The first `num_first_calls` calls with the same shapes, at least one, only run the function. The next call makes a
+    The first `num_first_calls` calls with the same key, at least one, only run the function. The next call makes a
     recording, which this and all later calls replay. With `use_cudnn`, recorded functions may use cuDNN attention.
 
     If a recording fails, `has_failed` becomes True, and no further recordings are made. If the cause is not a lack of
     memory, [`can_record`] returns False for `model` from then on.
     """
 
-    def __init__(self, model: nn.Module, num_first_calls: int = 1) -> None:
+    def __init__(self, model: nn.Module, device: torch.device, num_first_calls: int = 1) -> None:
         self.has_failed = self.use_cudnn = False
-        self._model, self._num_first_calls = model, num_first_calls
-        self._num_calls: Counter[Shapes] = Counter()
-        self._recordings: dict[Shapes, Recording] = {}
+        self._model, self._device, self._num_first_calls = model, device, num_first_calls
+        self._num_calls: Counter[Key] = Counter()
+        self._recordings: dict[Key, Recording] = {}
         self._pool: tuple[int, int] | None = None
 
-    def call(self, function: Callable[..., Result], *arguments: torch.Tensor | None) -> Result:
+    def call(
+        self, function: Callable[..., Result], *arguments: torch.Tensor | None, constant: tuple[Hashable, ...] = ()
+    ) -> Result:
         """
-        Run `function(*arguments)`, if possible as a CUDA graph. The next call may overwrite the returned result.
+        Run `function(*constant, *arguments)`, if possible as a CUDA graph. The next call may overwrite the result.
 
-        Always pass the same function. It must not wait for the GPU. Only its arguments may be in new memory.
+        A function must not wait for the GPU. It gets copies of its arguments on the GPU. Everything else that it reads
+        or writes must stay at the same memory addresses.
         """
-        shapes = tuple(None if values is None else values.shape for values in arguments)
-        if shapes not in self._recordings and not self.has_failed and self._num_calls[shapes] >= self._num_first_calls:
-            self._record(shapes, function, arguments)
-        if shapes in self._recordings:
-            return self._recordings[shapes].replay(arguments)
-        self._num_calls[shapes] += 1
+        key = function, constant, *(None if values is None else values.shape for values in arguments)
+        if key not in self._recordings and not self.has_failed and self._num_calls[key] >= self._num_first_calls:
+            self._record(key, functools.partial(function, *constant), arguments)
+        if key in self._recordings:
+            return self._recordings[key].replay(arguments)
+        self._num_calls[key] += 1
         with allow_cudnn_attention(self.use_cudnn):
-            return function(*arguments)
+            moved = (None if values is None else to_device(values, self._device) for values in arguments)
+            return function(*constant, *moved)
 
-    def _record(self, shapes: Shapes, function: Callable[..., Result], arguments: Arguments) -> None:
+    def _record(self, key: Key, function: Callable[..., Result], arguments: Arguments) -> None:
         try:
             self._pool = self._pool or torch.cuda.graph_pool_handle()
             with allow_cudnn_attention(self.use_cudnn):
-                self._recordings[shapes] = Recording(function, arguments, self._pool)
+                self._recordings[key] = Recording(function, arguments, self._device, self._pool)
         except torch.OutOfMemoryError:
             self.has_failed = True
         except RuntimeError as error:

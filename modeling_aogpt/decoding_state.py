@@ -9,7 +9,7 @@ re-masks generated tokens. Samplers use only these four operations, so they work
 encoders. Only speculative decoding also uses *verify*, which only decoders have.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from typing import NamedTuple
 
@@ -20,7 +20,7 @@ from .configuration_aogpt import AOGPTConfig
 from .cpu_inference import copy_for_cpu, gains_from_packing, pack_weights
 from .cuda_graphs import NUM_CALLS_BEFORE_RECORDING, Recordings, can_record
 from .devices import execution_device, is_compiled, product_dtype, to_device
-from .orders import group_orders, index_by_position, index_by_rank, query_mask, query_rows, token_positions
+from .orders import group_orders, index_by_position, index_by_rank, make_rows, token_positions
 
 # Index (sequences, ranks) into tensors (batch, n) that are indexed by rank.
 Indices = tuple[torch.LongTensor, torch.LongTensor]
@@ -28,17 +28,24 @@ Indices = tuple[torch.LongTensor, torch.LongTensor]
 # Attributes of a decoding state that have shape (batch, n) and are indexed by rank.
 VALUES_BY_RANK = ("ids", "orders", "positions", "blocks", "unmasking_steps", "token_logprobs")
 
-# A generation that is expected to take at least this number of passes packs the weights on a CPU (see `pack_weights`),
-# and records passes on a GPU (see `cuda_graphs.py`).
+# A generation that is expected to take at least this number of passes packs the weights on a CPU (see `pack_weights`).
 MIN_PASSES_TO_PREPARE = 32
+
+# A generation that is expected to take at least this number of passes records them on a GPU (see `cuda_graphs.py`).
+# Making a recording takes about as long as a pass that is not recorded.
+MIN_PASSES_TO_RECORD = 4
 
 # Smallest number of expected passes for which recorded passes use the attention kernels of cuDNN. On an NVIDIA H200,
 # cuDNN needs 50 to 110 ms once for each new shape. Each pass of AO-GPT small is then about 0.5 ms faster.
 MIN_PASSES_FOR_CUDNN = 256
 
-# Limits of a recorded pass, over all sequences: its rows, and the slots of the cache. Larger passes gain nothing.
-MAX_RECORDED_ROWS = 4096
-MAX_RECORDED_SLOTS = 2**17
+# Limits of a recorded pass, over all sequences: its rows, and the slots of the cache. Larger passes gain little, as the
+# CPU launches their operations faster than the GPU runs them.
+MAX_RECORDED_ROWS = 2**14
+MAX_RECORDED_SLOTS = 2**19
+
+# Largest ratio of computed to rounded numbers of rows if a pass takes the shape of an earlier pass.
+MAX_PADDING = 1.5
 
 # Largest number of rows of a sequence per pass. It limits the size of the attention mask for long prompts and many
 # queries.
@@ -120,7 +127,9 @@ class DecodingState:
         self.num_forward_passes = self.num_rows = 0
         self._is_compiled = is_compiled(model.model)
         can_be_recorded = ids.numel() <= MAX_RECORDED_SLOTS and can_record(model.model, ids.device)
-        self._recordings = Recordings(model.model, self.num_calls_before_recording) if can_be_recorded else None
+        self._recordings = (
+            Recordings(model.model, ids.device, self.num_calls_before_recording) if can_be_recorded else None
+        )
         self.expects_recordings = False  # becomes True if many passes are expected and can be recorded
         # Tables of the adaLN modulations of all positions. Computing them takes at most as long as one full pass.
         num_targets = min(ids.shape[1], model.config.max_position_embeddings)  # a start token needs no position
@@ -157,10 +166,10 @@ class DecodingState:
 
         Sequence b gets `num_unmasked[b]` tokens.
         """
-        self.draft(tokens, indices, token_logprobs)
+        self.store(tokens, indices, token_logprobs)
         self.unmask(indices, num_unmasked, step)
 
-    def draft(self, tokens: torch.LongTensor, indices: Indices, token_logprobs: torch.Tensor) -> None:
+    def store(self, tokens: torch.LongTensor, indices: Indices, token_logprobs: torch.Tensor) -> None:
         """Store predicted tokens and their log-probabilities for masked ranks. Do not unmask these ranks."""
         self.ids[indices] = tokens
         self.token_logprobs[indices] = token_logprobs
@@ -194,8 +203,9 @@ class DecodingState:
 
     def reorder(self, ranks: torch.LongTensor) -> None:
         """Permute the ranks: in sequence b, rank `ranks[b, k]` becomes rank k. `ranks` has shape (batch, n)."""
-        for name in VALUES_BY_RANK:
-            setattr(self, name, getattr(self, name).gather(1, ranks))
+        for name in VALUES_BY_RANK:  # in place, because recordings read and write fixed addresses
+            values = getattr(self, name)
+            values.copy_(values.gather(1, ranks))
 
     def reorder_masked(self, columns: torch.LongTensor) -> None:
         """Permute the first masked ranks of each sequence b. Masked rank number `columns[b, j]` becomes number j."""
@@ -264,7 +274,7 @@ class DecodingState:
             return False
         if not self.expects_recordings:
             num_passes = self.expected_passes(num_queries)
-            self.expects_recordings = num_passes >= MIN_PASSES_TO_PREPARE
+            self.expects_recordings = num_passes >= MIN_PASSES_TO_RECORD
             self._recordings.use_cudnn = num_passes >= MIN_PASSES_FOR_CUDNN
         return self.expects_recordings and num_rows <= MAX_RECORDED_ROWS
 
@@ -310,12 +320,27 @@ class DecodingState:
 # ---------------------------------------------------------------------------------------------------------- decoders
 
 
+class PassShape(NamedTuple):
+    """Properties of a pass that a recording or a compiled graph of the pass fixes."""
+
+    num_lines: int  # number of sequences, or 1 if the rows of all sequences are packed into one line
+    num_rows: int  # rows of a line
+    num_kept: int  # rows at the end of each line whose hidden states are returned
+    num_slots: int  # leading slots of the cache that the pass reads
+    width: int = 0  # largest number of rows of a sequence, if rows are packed
+    first_slot: int | None = None  # first of the consecutive slots that a pass writes, if it is known
+    needs_mask: bool = True
+
+
 class AnyOrderCache:
     """
     Preallocated key-value cache in which the row that predicts rank r occupies slot r.
 
     If a pass queries several ranks in parallel, only the row of the first rank stays in the cache. The next pass
     overwrites the other rows. No entry is ever copied or moved. `devices` contains the device of each layer.
+
+    Rows of sequences can be packed into one line, so that no row is computed only to make all sequences equally long.
+    Attention then arranges them by sequence (see [`unpack`]).
     """
 
     def __init__(
@@ -330,16 +355,24 @@ class AnyOrderCache:
         # Each layer has its own tensors. If one tensor held all layers, a compiled pass would copy this whole tensor
         # for every write.
         self.layers = [tuple(torch.zeros(shape, dtype=dtype, device=device) for _ in range(2)) for device in devices]
-        self._sequences = torch.arange(batch_size, device=devices[0])[:, None]
-        self._slots: slice | torch.LongTensor = slice(0, 0)
+        self._slots: slice | tuple[torch.LongTensor, slice, torch.LongTensor] = slice(0, 0)
         self._num_visible = 0
+        self.places: tuple[torch.LongTensor, ...] | None = None  # see `unpack`; None if rows are not packed
 
-    def set_slots(self, slots: slice | torch.LongTensor, num_visible: int) -> None:
-        """Set the slots (batch, rows) that the next pass writes, and the number of leading slots that it reads."""
-        self._slots, self._num_visible = slots, num_visible
+    def set_rows(
+        self, slots: slice | Indices, num_visible: int, places: tuple[torch.LongTensor, ...] | None = None
+    ) -> None:
+        """
+        Set the slots that the next pass writes, the number of leading slots that it reads, and the places of rows.
+
+        `slots` are those of all sequences, or indices (sequences, slots) of all rows. If rows are packed, `places` are
+        the row at each place (batch, width), the kept row at each place (batch, width), and the place of each row.
+        """
+        self._slots = slots if isinstance(slots, slice) else (slots[0], slice(None), slots[1])
+        self._num_visible, self.places = num_visible, places
 
     def update(self, keys: torch.Tensor, values: torch.Tensor, layer_idx: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Store `keys` and `values` (batch, heads, rows, head_dim) of a pass. Return all visible slots."""
+        """Store `keys` and `values` (lines, heads, rows, head_dim) of a pass. Return all visible slots."""
         stored = self.layers[layer_idx]
         if keys.shape[1] != stored[0].shape[1]:
             raise ValueError(
@@ -350,10 +383,21 @@ class AnyOrderCache:
             for store, states in zip(stored, (keys, values), strict=True):
                 store[:, :, self._slots] = states
         else:
-            sequences, slots = self._sequences.to(keys.device), self._slots.to(keys.device)
+            sequences, every_head, slots = self._slots
+            indices = sequences.to(keys.device), every_head, slots.to(keys.device)
             for store, states in zip(stored, (keys, values), strict=True):
-                store[sequences, :, slots] = states.transpose(1, 2).to(store.dtype)
+                store[indices] = states.transpose(1, 2).to(store.dtype)
         return stored[0][:, :, : self._num_visible], stored[1][:, :, : self._num_visible]
+
+    def unpack(self, queries: torch.Tensor) -> torch.Tensor:
+        """Arrange attention queries (1, heads, rows, head_dim) of packed rows as (batch, heads, width, head_dim)."""
+        all_rows, kept_rows, places = self.places
+        rows = all_rows if queries.shape[2] == len(places) else kept_rows
+        return queries.transpose(1, 2)[0, rows.to(queries.device)].transpose(1, 2)
+
+    def pack(self, output: torch.Tensor, num_rows: int) -> torch.Tensor:
+        """Arrange attention output (batch, width, ...) as that of the last `num_rows` packed rows (1, rows, ...)."""
+        return output.flatten(0, 1)[None, self.places[2][-num_rows:].to(output.device)]
 
 
 class CachedDecodingState(DecodingState):
@@ -369,6 +413,8 @@ class CachedDecodingState(DecodingState):
     def __init__(self, model: PreTrainedModel, ids: torch.LongTensor, *arguments: torch.Tensor) -> None:
         super().__init__(model, ids, *arguments)
         self.num_cached = torch.zeros_like(self.num_context)
+        self._has_rows = torch.zeros_like(self.num_context, dtype=torch.bool)  # sequences that the last pass queried
+        self._sizes: set[tuple[bool, int, int, int]] = set()  # see `_choose_sizes`
         self._may_pack = self.model is not model  # True for a copy that uses oneDNN
         dtype = product_dtype(ids.device, model.model.dtype)
         devices = [execution_device(layer, ids.device) for layer in model.model.layers]
@@ -376,12 +422,9 @@ class CachedDecodingState(DecodingState):
 
     def query(self, num_queries: torch.LongTensor) -> QueryResult:
         """Predict masked ranks (see [`DecodingState.query`])."""
-        num_context = self.num_context[:, None]
-        ranks = self._uncached_ranks(self.num_context + num_queries)
-        is_query = (num_context <= ranks) & (ranks < num_context + num_queries[:, None])
-        result = self._run(ranks, self.num_context, is_query)
+        result = self._run(self.num_context, self.num_context + num_queries, self.num_context)
         # The cache now holds the rows of all unmasked ranks and the row of the first queried rank.
-        self.num_cached = self.num_context + num_queries.clamp(max=1)
+        self.num_cached = torch.where(self._has_rows, self.num_context + 1, self.num_cached)
         return result
 
     def verify(self, num_drafts: torch.LongTensor, include_first: bool = False) -> QueryResult:
@@ -391,14 +434,52 @@ class CachedDecodingState(DecodingState):
         With `include_first`, also predict the rank of the first draft, which [`query`] may have predicted before.
         """
         num_context = self.num_context + num_drafts
-        ranks = self._uncached_ranks(torch.minimum(num_context + 1, self.ends))
-        first = self.num_context[:, None] + (0 if include_first else 1)
-        is_query = (first <= ranks) & (ranks <= num_context[:, None]) & (ranks < self.ends[:, None])
-        return self._run(ranks, num_context, is_query)
+        first = self.num_context + (0 if include_first else 1)
+        return self._run(first, torch.minimum(num_context + 1, self.ends), num_context)
+
+    def fill_in(self, num_queries: torch.LongTensor, step: int, draw_numbers: Callable, draw: Callable) -> bool:
+        """
+        Query, draw and commit the next `num_queries[b]` ranks of each sequence b, all in one recording.
+
+        `draw(hidden_states, draw_numbers(count))` draws `count` tokens. Return False if the step cannot be recorded.
+        """
+        ends, has_rows = self.num_context + num_queries, num_queries > 0
+        starts = torch.where(has_rows, self.num_cached, ends)
+        fits_one_pass = not self._is_compiled and int((ends - starts).max()) <= MAX_ROWS_PER_PASS
+        if not (fits_one_pass and self.should_record(int((ends - starts).sum()), num_queries)):
+            return False
+        first_queries = torch.maximum(self.num_context, starts)
+        shape, indices, *_ = self._lay_out(starts, first_queries, ends, self.num_context, is_fixed=True)
+        drawn = draw_numbers(int(num_queries.sum())).view(shape.num_lines, -1)
+        repeated = drawn[:, -1:].expand(-1, shape.num_kept - drawn.shape[1])  # a repeated row draws the same token
+        drawn, indices = torch.cat((drawn, repeated), dim=1), torch.cat((indices, indices.new_tensor([step])))
+        if drawn.is_cpu:  # a single tensor takes a single copy
+            indices, drawn = torch.cat((drawn.flatten().view(torch.long), indices)), None
+        self._recordings.call(self._fill_in_rows, indices, drawn, constant=(shape, draw))
+        self.num_cached = torch.where(has_rows, self.num_context + 1, self.num_cached)
+        self.num_context = ends
+        return True
+
+    def _fill_in_rows(
+        self, shape: PassShape, draw: Callable, indices: torch.LongTensor, numbers: torch.Tensor | None
+    ) -> tuple[torch.Tensor, ...]:
+        """Run a pass, and fill in the drawn tokens. Contains only operations on the device."""
+        count = shape.num_lines * shape.num_kept
+        if numbers is None:
+            numbers, indices = indices[:count].view(torch.float64), indices[count:]
+        indices, step = indices[:-1], indices[-1:]
+        hidden_states = self._run_rows(shape, indices).flatten(0, 1)
+        tokens, logprobs = draw(hidden_states, numbers.reshape(-1, 1))
+        targets = indices[shape.num_lines * shape.num_rows :][: shape.num_lines * shape.num_rows]
+        targets = targets.view(shape.num_lines, -1)[:, -shape.num_kept :].flatten()
+        self.ids.view(-1)[targets] = tokens
+        self.token_logprobs.view(-1)[targets] = logprobs
+        self.unmasking_steps.view(-1)[targets] = step.expand_as(targets)
+        return tokens, logprobs
 
     def keep_verified(self) -> None:
         """Mark the cached rows of all unmasked ranks as valid, after drafts of [`verify`] were committed."""
-        self.num_cached = self.num_context.clone()
+        self.num_cached = torch.where(self._has_rows, self.num_context, self.num_cached)
 
     def reorder(self, ranks: torch.LongTensor) -> None:
         """Permute the ranks (see [`DecodingState.reorder`])."""
@@ -409,107 +490,164 @@ class CachedDecodingState(DecodingState):
 
     def remask(self, is_selected: torch.BoolTensor, orders: torch.LongTensor) -> None:
         """Re-mask generated tokens (see [`DecodingState.remask`])."""
-        before = self.orders
+        before = self.orders.clone()
         super().remask(is_selected, orders)
         # A row depends on its target position and on the tokens of earlier ranks. Cached rows therefore stay valid up
         # to the first rank whose position has changed.
         num_unchanged = (self.orders == before).long().cumprod(dim=-1).sum(dim=-1).cpu()
         self.num_cached = torch.minimum(self.num_cached, num_unchanged)
 
-    def _uncached_ranks(self, ends: torch.LongTensor) -> torch.LongTensor:
-        """Return ranks (batch, rows) from the first uncached rank to `ends` - 1, or further in shorter sequences."""
-        num_rows = int((ends - self.num_cached).max())
-        return self.num_cached[:, None] + torch.arange(num_rows, device=ends.device)
+    def _run(
+        self, first_queries: torch.LongTensor, ends: torch.LongTensor, num_context: torch.LongTensor
+    ) -> QueryResult:
+        """
+        Predict the ranks from `first_queries` to `ends` - 1 given `num_context` ranks. All arguments are (batch,).
 
-    def _run(self, ranks: torch.LongTensor, num_context: torch.LongTensor, is_query: torch.BoolTensor) -> QueryResult:
-        """Run the rows that predict `ranks` (batch, rows) given `num_context` ranks. Return results for `is_query`."""
-        splits = (values.split(MAX_ROWS_PER_PASS, dim=1) for values in (ranks, is_query))
-        parts = [self._run_pass(part, num_context, is_queried) for part, is_queried in zip(*splits, strict=True)]
+        A pass has the rows from the first uncached rank to the last predicted rank of each sequence that predicts any.
+        """
+        self._has_rows = first_queries < ends
+        starts, parts = torch.where(self._has_rows, self.num_cached, ends), []
+        for _ in range(0, max(int((ends - starts).max()), 1), MAX_ROWS_PER_PASS):
+            stops = torch.minimum(starts + MAX_ROWS_PER_PASS, ends)
+            parts.append(self._run_pass(starts, first_queries.clamp(starts, stops), stops, num_context))
+            starts = stops
         if len(parts) == 1:
             return parts[0]
         result = QueryResult(*map(torch.cat, zip(*parts, strict=True)))
         by_sequence = result.sequences.argsort(stable=True)
         return QueryResult(*(values[by_sequence] for values in result))
 
-    def _run_pass(
-        self, ranks: torch.LongTensor, num_context: torch.LongTensor, is_query: torch.BoolTensor
-    ) -> QueryResult:
-        """Run rows as [`_run`] does, but in a single pass. The rows of all earlier ranks must be in the cache."""
-        sequences, rows = is_query.nonzero(as_tuple=True)
-        num_queries = is_query.sum(dim=1)
-        is_recorded = self.should_record(len(ranks) * padded_rows(ranks.shape[1]), num_queries)
-        if is_recorded or self._is_compiled:
-            hidden_states, ranks = self._run_padded(ranks, num_context, is_recorded)
-            num_skipped = 0
-        else:
+    def _run_pass(self, *bounds: torch.LongTensor) -> QueryResult:
+        """Run the rows within `bounds` (see [`_lay_out`]). The rows of all earlier ranks must be in the cache."""
+        device, num_queries = self.ids.device, bounds[2] - bounds[1]
+        is_recorded = self.should_record(int((bounds[2] - bounds[0]).sum()), num_queries)
+        if not (is_recorded or self._is_compiled):
             self._pack_weights_in_time(num_queries)
-            hidden_states, ranks, num_skipped = self._run_exact(ranks, num_context, is_query)
-        self.num_forward_passes += 1
-        self.num_rows += ranks.numel()
-        sequences, rows = (to_device(values, ranks.device) for values in (sequences, rows))
-        return QueryResult(hidden_states[sequences, rows - num_skipped], sequences, ranks[sequences, rows])
-
-    def _run_padded(
-        self, ranks: torch.LongTensor, num_context: torch.LongTensor, is_recorded: bool
-    ) -> tuple[torch.Tensor, torch.LongTensor]:
-        """Run rows, padded to a power of two so that passes have few shapes. Return hidden states and ranks."""
-        rows = torch.arange(padded_rows(ranks.shape[1]), device=ranks.device)
-        ranks = (ranks[:, :1] + rows).clamp(max=self.ids.shape[1] - 1)
-        ranks, num_context = (to_device(values, self.ids.device) for values in (ranks, num_context))
-        arguments = self.ids, self.positions, ranks, num_context
+        shape, indices, is_query, queries = self._lay_out(*bounds, is_fixed=is_recorded or self._is_compiled)
         if is_recorded:
-            return self._recordings.call(self._run_padded_rows, *arguments), ranks
-        return self._run_padded_rows(*arguments), ranks
+            hidden_states = self._recordings.call(self._run_rows, indices, constant=(shape,))
+        else:
+            hidden_states = self._run_rows(shape, to_device(indices, device))
+        hidden_states = hidden_states.flatten(0, 1)
+        if not is_query.all():
+            hidden_states = hidden_states[to_device(is_query.flatten().nonzero()[:, 0], device)]
+        return QueryResult(hidden_states, *to_device(queries, device))
 
-    def _run_padded_rows(
+    def _lay_out(
         self,
-        ids: torch.LongTensor,
-        positions: torch.LongTensor,
-        ranks: torch.LongTensor,
+        starts: torch.LongTensor,
+        first_queries: torch.LongTensor,
+        ends: torch.LongTensor,
         num_context: torch.LongTensor,
-    ) -> torch.Tensor:
-        """Return the last hidden states (batch, rows, hidden_size). Contains only operations on the device."""
-        self.cache.set_slots(ranks, ids.shape[1])
+        is_fixed: bool,
+    ) -> tuple[PassShape, torch.LongTensor, torch.BoolTensor, torch.LongTensor]:
+        """
+        Lay out the rows of ranks from `starts` to `ends` - 1, which are queried from `first_queries` on.
+
+        All bounds are (batch,). In a line, rows that only enter the cache come before queried rows. If the sequences
+        have different numbers of rows, the rows of all sequences are packed into one line. With `is_fixed`, rows are
+        repeated so that there are few shapes. A repeated row computes and stores the same values again.
+
+        Returns:
+            The shape of the pass, the indices that [`_run_rows`] needs, whether each kept row (lines, kept rows) is the
+            first of its repetitions and queried, and the sequences and ranks (2, queries) of these rows.
+        """
+        num_sequences, length = self.ids.shape
+        num_chain, num_queries = first_queries - starts, ends - first_queries
+        is_uniform = bool((num_chain == num_chain[0]).all() and (num_queries == num_queries[0]).all())
+        is_packed, width = not (is_uniform or self._is_compiled), int((ends - starts).max())
+        columns = torch.arange(width, device=starts.device)
+        if self._is_compiled:  # one graph for each power of two of rows
+            num_kept = 1 << (width - 1).bit_length()
+            columns = torch.arange(num_kept, device=starts.device).expand(num_sequences, -1)
+            is_query = (num_chain[:, None] <= columns) & (columns < (ends - starts)[:, None])
+        else:
+            if is_packed:
+                is_chain = columns < num_chain[:, None]
+                chain, queries = is_chain.nonzero(), ((columns < (ends - starts)[:, None]) & ~is_chain).nonzero()
+            else:
+                chain, queries = columns[: num_chain[0], None], columns[num_chain[0] :, None]
+            num_queried = len(queries)
+            if not num_queried:  # a part of a long prompt; one row is kept all the same
+                chain, queries = chain[:-1], chain[-1:]
+            sizes = len(chain), len(queries), width
+            if is_fixed:
+                sizes = self._choose_sizes(is_packed, sizes)
+                chain, queries = repeat_last(chain if len(chain) else queries, sizes[0]), repeat_last(queries, sizes[1])
+            num_kept, width = sizes[1:]
+            sequences, columns = torch.cat((chain, queries)).expand(-1, 2).t()[:, None]
+            columns = columns if is_packed else columns.expand(num_sequences, -1)
+            is_query = (torch.arange(num_kept, device=starts.device) < num_queried).expand(len(columns), -1)
+        if not is_packed:
+            sequences = torch.arange(num_sequences, device=starts.device)[:, None].expand_as(columns)
+        ranks = (starts[sequences] + columns).clamp(max=length - 1)
+        num_visible = torch.minimum(ranks, num_context[sequences])
+        carried = torch.where(num_visible > 0, sequences * length + num_visible - 1, -1)
+        fields = [carried, sequences * length + ranks, sequences, ranks]
+        first_slot = None if is_packed or is_fixed or (starts != starts[0]).any() else int(starts[0])
+        shape = PassShape(
+            *columns.shape,
+            num_kept,
+            num_slots=length if is_fixed else int(ranks.max()) + 1,
+            width=width if is_packed else 0,
+            first_slot=first_slot,
+            # No mask is needed for a single row that follows all cached rows, as in generation of one token at a time.
+            needs_mask=first_slot is None or width > 1 or bool((ranks > num_visible).any()),
+        )
+        queries = torch.stack((sequences, ranks))[..., -num_kept:][:, is_query]
+        if is_packed:
+            # If a row is repeated, its place takes the last repetition, which is kept if the row is queried.
+            places = (sequences * width + columns)[0]
+            rows = places.new_zeros(num_sequences * width)
+            rows.scatter_reduce_(0, places, torch.arange(len(places), device=places.device), "amax")
+            fields += [rows, (rows - len(places) + num_kept).clamp(min=0), places]
+            ranks, num_visible = ranks[0, rows], num_visible[0, rows]
+        self.num_forward_passes += 1
+        self.num_rows += columns.numel()
+        return shape, torch.cat([values.flatten() for values in (*fields, ranks, num_visible)]), is_query, queries
+
+    def _choose_sizes(self, is_packed: bool, sizes: tuple[int, int, int]) -> tuple[int, int, int]:
+        """Round numbers of rows and the width up, if possible to those of an earlier pass that is not much larger."""
+        wanted = tuple(map(round_up, sizes))
+        fitting = (
+            earlier
+            for packed, *earlier in self._sizes
+            if packed == is_packed
+            and all(number >= least for number, least in zip(earlier, wanted, strict=True))
+            and sum(earlier[:2]) <= MAX_PADDING * sum(wanted[:2])
+        )
+        chosen = tuple(min(fitting, key=sum, default=wanted))
+        self._sizes.add((is_packed, *chosen))
+        return chosen
+
+    def _run_rows(self, shape: PassShape, indices: torch.LongTensor) -> torch.Tensor:
+        """Return hidden states (lines, kept rows, hidden_size) of a pass. Contains only operations on the device."""
+        lines, count = (shape.num_lines, shape.num_rows), shape.num_lines * shape.num_rows
+        num_places = len(self.ids) * shape.width
+        parts = [num_places, num_places, count, num_places, num_places] if shape.width else [count, count]
+        carried, targets, sequences, ranks, *places, own, num_visible = indices.split([count] * 4 + parts)
+        slots = sequences.view(lines), ranks.view(lines)
+        if shape.first_slot is not None:
+            slots = slice(shape.first_slot, shape.first_slot + shape.num_rows)
+        if places:
+            places = *(rows.view(len(self.ids), -1) for rows in places[:2]), places[2]
+        self.cache.set_rows(slots, shape.num_slots, places or None)
+        mask = None
+        if shape.needs_mask:
+            every_slot = torch.arange(shape.num_slots, device=indices.device)
+            own, num_visible = (values.view(len(self.ids), 1, -1, 1) for values in (own, num_visible))
+            mask = (every_slot < num_visible) | (every_slot == own)
+        rows = make_rows(self.ids.view(1, -1), self.positions.view(1, -1), carried[None], targets[None])
         config = torch._dynamo.config
         limit = max(config.recompile_limit, MAX_COMPILED_GRAPHS)
         with config.patch(recompile_limit=limit) if self._is_compiled else nullcontext():
-            return self._forward(ids, positions, ranks, num_context, query_mask(ranks, num_context, ids.shape[1]))
-
-    def _forward(
-        self,
-        ids: torch.LongTensor,
-        positions: torch.LongTensor,
-        ranks: torch.LongTensor,
-        num_context: torch.LongTensor,
-        attention_mask: torch.Tensor | None,
-        num_kept: int | None = None,
-    ) -> torch.Tensor:
-        """Return the last hidden states of the last `num_kept` (by default all) rows of `ranks` (batch, rows)."""
-        return self.model.model(
-            **query_rows(ids, positions, ranks, num_context),
-            attention_mask=attention_mask,
-            cache=self.cache,
-            precomputed=self.precomputed,
-            num_kept=num_kept,
-        ).last_hidden_state
-
-    def _run_exact(
-        self, ranks: torch.LongTensor, num_context: torch.LongTensor, is_query: torch.BoolTensor
-    ) -> tuple[torch.Tensor, torch.LongTensor, int]:
-        """Run the rows of `ranks`. Return hidden states of the rows from `num_skipped` on, ranks, and `num_skipped`."""
-        slots = slice(int(ranks[0, 0]), int(ranks[0, -1]) + 1) if (ranks == ranks[0]).all() else None
-        ranks = ranks.clamp(max=self.ids.shape[1] - 1)
-        is_needed = is_query.any(dim=0)
-        num_skipped = int(is_needed.long().argmax()) if is_needed.any() else len(is_needed) - 1
-        num_visible = int(ranks.max()) + 1
-        # No mask is needed for a single row that follows all cached rows, as in generation of one token at a time.
-        sees_all_slots = ranks.shape[1] == 1 and slots is not None and bool((ranks[:, 0] <= num_context).all())
-        ranks, num_context = (to_device(values, self.ids.device) for values in (ranks, num_context))
-        self.cache.set_slots(ranks if slots is None else slots, num_visible)
-        mask = None if sees_all_slots else query_mask(ranks, num_context, num_visible)
-        num_kept = ranks.shape[1] - num_skipped
-        hidden_states = self._forward(self.ids, self.positions, ranks, num_context, mask, num_kept)
-        return hidden_states, ranks, num_skipped
+            return self.model.model(
+                **{name: values.view(lines) for name, values in rows.items()},
+                attention_mask=mask,
+                cache=self.cache,
+                precomputed=self.precomputed,
+                num_kept=shape.num_kept,
+            ).last_hidden_state
 
     def _pack_weights_in_time(self, num_queries: torch.LongTensor) -> None:
         """Pack the weights if enough passes are expected."""
@@ -520,9 +658,15 @@ class CachedDecodingState(DecodingState):
             self._may_pack = False
 
 
-def padded_rows(num_rows: int) -> int:
-    """Return the lowest power of two that is at least `num_rows`."""
-    return 1 << (num_rows - 1).bit_length()
+def repeat_last(values: torch.Tensor, number: int) -> torch.Tensor:
+    """Return `number` values: the given ones, followed by repetitions of the last one."""
+    return values[torch.arange(number, device=values.device).clamp(max=len(values) - 1)]
+
+
+def round_up(number: int) -> int:
+    """Round up to 0, 1, 4, 8, or from there on a power of two or three quarters of one, for few numbers of rows."""
+    power = max(1 << (number - 1).bit_length(), 4)
+    return number if number <= 1 else power * 3 // 4 if power >= 16 and number <= power * 3 // 4 else power
 
 
 # ---------------------------------------------------------------------------------------------------------- encoders

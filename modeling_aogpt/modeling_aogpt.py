@@ -211,9 +211,14 @@ class AOGPTAttention(nn.Module):
             key = rotate(key, token_rotation)
         if cache is not None:
             key, value = cache.update(key, value, self.layer_idx)  # (batch, key heads, slots, head_dim)
-        if attention_mask is not None:
+        is_packed = getattr(cache, "places", None) is not None  # see `AnyOrderCache`
+        if is_packed:
+            query = cache.unpack(query)
+        elif attention_mask is not None:
             attention_mask = attention_mask[:, :, kept]  # (batch or 1, 1, kept rows or 1, slots)
         output, weights = attend(self, query, key, value, attention_mask, self.scaling, **kwargs)
+        if is_packed:
+            output = cache.pack(output, len(hidden_states[0, kept]))
         return self.o_proj(output.flatten(2)), weights  # (batch, kept rows, hidden_size)
 
 

@@ -20,8 +20,8 @@ from transformers.generation import (
     TopKLogitsWarper,
 )
 
-from .cuda_graphs import NUM_CALLS_BEFORE_RECORDING, Recordings, can_record
-from .decoding_state import DecodingState, QueryResult
+from .cuda_graphs import Recordings, can_record
+from .decoding_state import CachedDecodingState, DecodingState, QueryResult, round_up
 from .devices import draw_uniform, rows_per_head_call, to_device
 
 TOP_P_RULES = ("inclusive", "exclusive")
@@ -84,11 +84,13 @@ class PartialTopPWarper(LogitsProcessor):
     def __call__(self, input_ids: torch.LongTensor | None, scores: torch.Tensor) -> torch.Tensor:
         """Return `scores` (queries, vocab_size) with minus infinity at removed tokens."""
         total = scores.logsumexp(dim=-1, keepdim=True)
-        for num_candidates in (min(NUM_TOP_P_CANDIDATES, scores.shape[-1]), scores.shape[-1]):
+        vocab_size = scores.shape[-1]
+        # On an accelerator, sort the whole vocabulary, because the CPU would wait to see if these tokens are enough.
+        for num_candidates in (min(NUM_TOP_P_CANDIDATES, vocab_size) if scores.is_cpu else vocab_size, vocab_size):
             candidates, tokens = scores.topk(num_candidates)
             probabilities = (candidates - total).exp()
             cumulative = probabilities.cumsum(dim=-1)
-            if (cumulative[:, -1] > self.top_p).all():
+            if num_candidates == vocab_size or (cumulative[:, -1] > self.top_p).all():
                 break
         is_kept = cumulative - probabilities < self.top_p if self.keep_crossing else cumulative <= self.top_p
         is_kept[:, 0] = True
@@ -158,17 +160,7 @@ def compute_probabilities(logits: torch.Tensor, warpers: LogitsProcessorList) ->
 
 
 def draw_tokens(weights: torch.Tensor, generator: torch.Generator | None = None) -> torch.LongTensor:
-    """
-    Draw one token per query, with probabilities proportional to the float64 `weights` (queries, vocab_size).
-
-    One uniform number per query is mapped to a token by the inverse of the cumulative distribution, first over chunks
-    of tokens and then within the chunk.
-
-    Examples:
-        >>> weights = torch.tensor([[0.0, 1.0, 0.0], [0.0, 0.0, 5.0]], dtype=torch.float64)
-        >>> draw_tokens(weights)
-        tensor([1, 2])
-    """
+    """Draw one token per query, with probabilities proportional to the float64 `weights` (queries, vocab_size)."""
     return invert_weights(weights, draw_uniform(len(weights), 1, generator=generator, device=weights.device))
 
 
@@ -177,20 +169,16 @@ def invert_weights(weights: torch.Tensor, uniform: torch.Tensor) -> torch.LongTe
     num_missing = -weights.shape[1] % CHUNK_SIZE
     chunks = F.pad(weights, (0, num_missing)) if num_missing else weights  # F.pad with 0 columns would copy
     chunks = chunks.unflatten(1, (-1, CHUNK_SIZE))
-    chunk, uniform = _invert(chunks.sum(dim=-1).cumsum(dim=-1), uniform)
-    within = chunks.gather(1, chunk[..., None].expand(-1, -1, CHUNK_SIZE)).squeeze(1).cumsum(dim=-1)
-    tokens = chunk * CHUNK_SIZE + _invert(within, uniform)[0]
-    return tokens.clamp(max=weights.shape[1] - 1).squeeze(1)  # out of range only for NaN, which the caller reports
-
-
-def _invert(cumulative: torch.Tensor, uniform: torch.Tensor) -> tuple[torch.LongTensor, torch.Tensor]:
-    """Return the entry of `cumulative` weights in which `uniform` falls, and the relative offset in it (queries, 1)."""
+    cumulative = chunks.sum(dim=-1).cumsum(dim=-1)
     # The threshold is below the total. An entry whose cumulative sum exceeds it therefore exists, and the first such
-    # entry has positive weight.
+    # entry has positive weight. Its index is the number of entries before it; 0 for NaN, which the caller reports.
     threshold = uniform * cumulative[:, -1:]
-    index = torch.searchsorted(cumulative, threshold, right=True).clamp(max=cumulative.shape[1] - 1)
-    before = cumulative.gather(1, (index - 1).clamp(min=0)).masked_fill(index == 0, 0.0)
-    return index, (threshold - before) / (cumulative.gather(1, index) - before)
+    is_before = cumulative <= threshold
+    chunk = is_before.sum(dim=-1, keepdim=True)
+    before = (cumulative * is_before).amax(dim=-1, keepdim=True)
+    fraction = (threshold - before) / (cumulative.gather(1, chunk) - before)  # of the weight of the chunk
+    within = chunks.gather(1, chunk[..., None].expand(-1, -1, CHUNK_SIZE)).squeeze(1).cumsum(dim=-1)
+    return chunk.squeeze(1) * CHUNK_SIZE + (within <= fraction * within[:, -1:]).sum(dim=-1)
 
 
 def choose_tokens(
@@ -237,18 +225,19 @@ class TokenSampler:
         self.do_sample, self.generator, self.eos_ban = do_sample, generator, eos_ban
         is_continuation = bool(state.continues_prompt.all())
         self.get_prefix = [is_left_to_right and (is_continuation or reads_prefix(item)) for item in processors]
-        # Logits processors and warpers may make the CPU wait for a GPU, so draws with them are not recorded.
-        needs_only_logits = do_sample and not processors and not warpers and eos_ban is None
-        self._can_record = needs_only_logits and can_record(state.model, state.ids.device)
-        self._recordings = Recordings(state.model, NUM_CALLS_BEFORE_RECORDING)
+        # Logits processors may make the CPU wait for a GPU, so draws with them are not recorded.
+        self._can_record = not processors and eos_ban is None and can_record(state.model, state.ids.device)
+        self._recordings = Recordings(state.model, state.ids.device)
 
     def sample(self, result: QueryResult, measure: MeasureFunction | None = None) -> SampledTokens:
         """Return one token for each entry of `result`, and the values of `measure`. The next call overwrites both."""
-        fits_one_call = len(result.ranks) <= self._num_rows
-        if measure is None and fits_one_call and self._can_record and self.state.expects_recordings:
-            uniform = draw_uniform(len(result.ranks), 1, generator=self.generator, device=result.ranks.device)
-            tokens, logprobs = self._recordings.call(self._draw, result.hidden_states, uniform)
-            return SampledTokens(tokens, logprobs, {})
+        if measure is None and self._can_record and self.state.expects_recordings:
+            count = len(result.ranks)
+            num_repeated = round_up(count) - count  # so that there are few shapes
+            values = result.hidden_states, self._draw_numbers(count)
+            padded = (torch.cat((part, part[-1:].expand(num_repeated, -1))) for part in values)
+            tokens, logprobs = self._recordings.call(self._draw, *padded)
+            return SampledTokens(tokens[:count], logprobs[:count], {})
         parts = []
         for logits, processed in self._compute_logits(result):
             num_rows = ROWS_ON_CPU if logits.is_cpu else max(len(logits), 1)
@@ -261,11 +250,28 @@ class TokenSampler:
             {name: torch.cat([values[name] for values in measures]) for name in measures[0]},
         )
 
+    def fill_in(self, num_queries: torch.LongTensor, step: int) -> None:
+        """Predict the next `num_queries[b]` ranks of each sequence b, draw their tokens, and commit them."""
+        may_record = self._can_record and isinstance(self.state, CachedDecodingState)
+        if may_record and self.state.fill_in(num_queries, step, self._draw_numbers, self._draw):
+            return
+        result = self.state.query(num_queries)
+        sampled = self.sample(result)
+        self.state.commit(sampled.tokens, result.indices, num_queries, sampled.logprobs, step)
+
+    def _draw_numbers(self, count: int) -> torch.Tensor:
+        """Return the random numbers (count, 1) of `count` draws, on the device of the generator."""
+        unused = torch.zeros(count, 1, dtype=torch.float64, device="cpu")
+        return draw_uniform(count, 1, generator=self.generator) if self.do_sample else unused
+
     def _draw(self, hidden_states: torch.Tensor, uniform: torch.Tensor) -> tuple[torch.LongTensor, torch.Tensor]:
         """Return tokens and their log-probabilities (queries,). Contains only operations on the device."""
-        probabilities = compute_probabilities(self.state.compute_logits(hidden_states), self.warpers)
-        tokens = invert_weights(probabilities, uniform)
-        return tokens, log_probabilities(probabilities, tokens)
+        parts = []
+        for states, numbers in zip(hidden_states.split(self._num_rows), uniform.split(self._num_rows), strict=True):
+            probabilities = compute_probabilities(self.state.compute_logits(states), self.warpers)
+            tokens = invert_weights(probabilities, numbers) if self.do_sample else probabilities.argmax(dim=-1)
+            parts.append((tokens, log_probabilities(probabilities, tokens)))
+        return parts[0] if len(parts) == 1 else tuple(map(torch.cat, zip(*parts, strict=True)))
 
     @property
     def _num_rows(self) -> int:

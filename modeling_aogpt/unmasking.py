@@ -356,14 +356,14 @@ class ParallelSampler:
             num_queries = num_planned if blocks is None else self._count_candidates(num_planned, blocks)
             if not num_queries.any():
                 continue  # no forward pass
-            sigma = self.rule.noise_level(step)
-            result = self.state.query(num_queries) if sigma is None else self.state.query(num_queries, sigma)
-            sampled = self.sampler.sample(result, self._measure if self.needs_measures else None)
             if self.needs_measures:
+                sigma = self.rule.noise_level(step)
+                result = self.state.query(num_queries) if sigma is None else self.state.query(num_queries, sigma)
+                sampled = self.sampler.sample(result, self._measure)
                 num_unmasked = self._commit_selected(result, sampled, num_queries, num_planned, step)
             else:
                 num_unmasked = num_planned
-                self.state.commit(sampled.tokens, result.indices, num_planned, sampled.logprobs, step)
+                self.sampler.fill_in(num_planned, step)
             if num_unmasked.any():
                 yield
 
@@ -395,7 +395,7 @@ class ParallelSampler:
         """Unmask the candidates that the rule selects, and return their number (batch,). Tensors are (batch, width)."""
         state, device, width = self.state, result.ranks.device, int(num_queries.max())
         # 1. Store the predictions of all candidates at their masked ranks.
-        state.draft(sampled.tokens, result.indices, sampled.logprobs)
+        state.store(sampled.tokens, result.indices, sampled.logprobs)
         # 2. Sort the candidates of each sequence: by block, then by certainty. Columns without a candidate stay last.
         is_candidate = torch.arange(width, device=device) < to_device(num_queries, device)[:, None]
         measures = {name: state.arrange(values, result, width) for name, values in sampled.measures.items()}

@@ -17,7 +17,7 @@ from transformers import PreTrainedModel
 
 from eval.benchmarks import speed
 from eval.benchmarks.contenders import CONTENDERS
-from modeling_aogpt import decoding_state, sampling
+from modeling_aogpt import decoding_state
 from modeling_aogpt.cuda_graphs import Recording
 from modeling_aogpt.generation import AnyOrderGenerationOutput
 from tests.references import random_encoder, random_model, seeded
@@ -36,7 +36,7 @@ MODELS: dict[str, Callable[[], PreTrainedModel]] = {
 DECODING: dict[str, dict[str, Any]] = {
     "one at a time": {},
     "left to right": {"order": "left_to_right"},
-    "Bernoulli": {"num_steps": 4},
+    "Bernoulli": {"num_steps": 8},
     "confidence": {"order": "confidence"},
     "entropy bound": {"unmasking": "entropy_bound", "entropy_bound": 1.0},
     "refined": {"refine_rounds": 2, "refine_length": 2, "num_steps": 3},
@@ -93,16 +93,15 @@ def replays(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 
     def note_name(self: Recording, function: Callable[..., Any], *arguments: Any) -> None:
         make(self, function, *arguments)
-        names[self] = function.__name__
+        names[self] = function.func.__name__
 
     def count(self: Recording, *arguments: Any) -> Any:
         replays[names[self]] += 1
         return replay(self, *arguments)
 
-    for limit in ("MIN_PASSES_TO_PREPARE", "MIN_PASSES_FOR_CUDNN"):
+    for limit in ("MIN_PASSES_TO_RECORD", "MIN_PASSES_FOR_CUDNN"):
         monkeypatch.setattr(decoding_state, limit, 1)
     monkeypatch.setattr(decoding_state.EncoderDecodingState, "num_calls_before_recording", 1)
-    monkeypatch.setattr(sampling, "NUM_CALLS_BEFORE_RECORDING", 1)
     monkeypatch.setattr(Recording, "__init__", note_name)
     monkeypatch.setattr(Recording, "replay", count)
     return replays
@@ -138,7 +137,7 @@ def test_recorded_draws_equal_those_of_the_cpu(replays: Counter[str]) -> None:
         model, moved = pair(name, torch.float32)
         arguments = {"num_return_sequences": 3, "num_steps": 4, "unmasking": "fixed_count"}
         assert torch.equal(generate(moved, **arguments).sequences.cpu(), generate(model, **arguments).sequences)
-    assert set(replays) == {"_draw", "_run", "_run_padded_rows"}
+    assert set(replays) == {"_draw", "_run", "_fill_in_rows"}
 
 
 def test_passes_that_wait_for_the_gpu_are_not_recorded(replays: Counter[str]) -> None:
@@ -146,7 +145,7 @@ def test_passes_that_wait_for_the_gpu_are_not_recorded(replays: Counter[str]) ->
     forward, stream = moved.model.norm.forward, torch.cuda.current_stream()
     expected, recorded = generate(model), generate(moved)
     assert torch.equal(recorded.sequences.cpu(), expected.sequences)
-    num_replays = replays["_run_padded_rows"]
+    num_replays = replays["_fill_in_rows"]
     assert num_replays > 0
 
     class Waiting(torch.nn.Module):
@@ -157,7 +156,7 @@ def test_passes_that_wait_for_the_gpu_are_not_recorded(replays: Counter[str]) ->
     moved.model.norm = Waiting()
     found = generate(moved)
     assert torch.equal(found.sequences.cpu(), expected.sequences)
-    assert replays["_run_padded_rows"] == num_replays
+    assert replays["_fill_in_rows"] == num_replays
     assert torch.cuda.current_stream() == stream
     found = generate(moved)
     assert torch.equal(found.sequences.cpu(), expected.sequences)
@@ -184,9 +183,9 @@ def test_recorded_passes_of_compiled_models_do_not_change_samples(dtype: torch.d
     for seed in range(2):
         for arguments in ({"num_steps": 4, "unmasking": "fixed_count"}, {}):
             expected = generate(plain, seed, num_return_sequences=2, **arguments)
-            num_replays = replays["_run_padded_rows"]
+            num_replays = replays["_run_rows"]
             found = generate(moved, seed, num_return_sequences=2, **arguments)
-            assert replays["_run_padded_rows"] > num_replays
+            assert replays["_run_rows"] > num_replays
             if dtype == torch.float32:
                 assert torch.equal(found.sequences, expected.sequences)
         check_log_probabilities(found, model, dtype)

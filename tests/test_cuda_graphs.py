@@ -25,7 +25,7 @@ ATTENTION_MASK = torch.ones(3, 12, dtype=torch.long)
 ATTENTION_MASK[1, 8:] = ATTENTION_MASK[2, :3] = 0
 DECODING: dict[str, dict[str, Any]] = {
     "one at a time": {},
-    "Bernoulli": {"num_steps": 4},
+    "Bernoulli": {"num_steps": 8},
     "confidence": {"order": "confidence"},
     "entropy bound": {"unmasking": "entropy_bound", "entropy_bound": 0.0},
     "refined": {"refine_rounds": 2, "refine_length": 2},
@@ -55,11 +55,16 @@ class SimulatedRecording:
     replays: Counter[str] = Counter()  # key: name of the function
     results: list[torch.Tensor] = []  # of the last replay
 
-    def __init__(self, function: Callable[..., Any], arguments: Arguments, pool: tuple[int, int]) -> None:
-        self.name = function.__name__
+    def __init__(
+        self, function: Callable[..., Any], arguments: Arguments, device: torch.device, pool: tuple[int, int]
+    ) -> None:
+        self.name = function.func.__name__
         self.arguments = tuple(None if values is None else values.clone() for values in arguments)
-        cache = getattr(getattr(function, "__self__", None), "cache", None)
-        tensors = [] if cache is None else [values for layer in cache.layers for values in layer]
+        state = getattr(function.func, "__self__", None)
+        tensors = []
+        if isinstance(state, CachedDecodingState):
+            tensors = [state.ids, state.token_logprobs, state.unmasking_steps]
+            tensors += [values for layer in state.cache.layers for values in layer]
         before = [values.clone() for values in tensors]
         self.graph = make_fx(lambda *values: function(*values))(*self.arguments)  # also runs the function
         for values, saved in zip(tensors, before, strict=True):
@@ -103,24 +108,25 @@ def test_recorded_passes_do_not_change_samples(
     def generate() -> torch.LongTensor:
         return model.generate(IDS, attention_mask=ATTENTION_MASK, generator=seeded(), **(DECODING | SPECULATION)[kind])
 
+    monkeypatch.setattr(decoding_state, "MIN_PASSES_TO_RECORD", 100)
     expected = generate()
     assert not recordings.replays  # too few passes
-    monkeypatch.setattr(decoding_state, "MIN_PASSES_TO_PREPARE", 1)
+    monkeypatch.setattr(decoding_state, "MIN_PASSES_TO_RECORD", 1)
     monkeypatch.setattr(decoding_state.EncoderDecodingState, "num_calls_before_recording", 1)
-    monkeypatch.setattr(sampling, "NUM_CALLS_BEFORE_RECORDING", 1)
     assert torch.equal(generate(), expected)
-    num_passes = recordings.replays["_run"] + recordings.replays["_run_padded_rows"]
+    num_passes = recordings.replays["_run"] + recordings.replays["_run_rows"] + recordings.replays["_fill_in_rows"]
     assert num_passes > 0 or kind == "prompt lookup"  # which takes few passes
-    assert kind != "one at a time" or recordings.replays["_draw"] > 0
+    num_draws = recordings.replays["_draw"] + recordings.replays["_fill_in_rows"]
+    assert (num_draws > 0) == (kind in ("one at a time", "Bernoulli", "refined", "truncated", "end of text"))
 
 
 def test_generations_with_many_passes_are_recorded(recordings: type[SimulatedRecording]) -> None:
     model = random_model(max_position_embeddings=40)
-    model.generate(max_length=40, num_steps=20, unmasking="fixed_count")
+    model.generate(max_length=40, num_steps=3, unmasking="fixed_count")
     assert not recordings.replays
     output = model.generate(max_length=40, return_dict_in_generate=True)
     assert (output.num_forward_passes, output.num_rows) == (40, 40)
-    assert recordings.replays == {"_run_padded_rows": 38, "_draw": 31}
+    assert recordings.replays == {"_fill_in_rows": 38}
 
 
 def test_long_generations_use_cudnn_attention(
@@ -128,13 +134,13 @@ def test_long_generations_use_cudnn_attention(
 ) -> None:
     """It takes time to prepare."""
     model, uses = random_model(max_position_embeddings=40), []
-    run = CachedDecodingState._run_padded_rows
+    run = CachedDecodingState._fill_in_rows
 
-    def note(state: CachedDecodingState, *arguments: torch.Tensor) -> torch.Tensor:
+    def note(state: CachedDecodingState, *arguments: Any) -> torch.Tensor:
         uses.append(state._recordings.use_cudnn)
         return run(state, *arguments)
 
-    monkeypatch.setattr(CachedDecodingState, "_run_padded_rows", note)
+    monkeypatch.setattr(CachedDecodingState, "_fill_in_rows", note)
     for length, expected in ((40, {True}), (39, {False})):
         monkeypatch.setattr(decoding_state, "MIN_PASSES_FOR_CUDNN", 40)
         uses.clear()
@@ -144,15 +150,15 @@ def test_long_generations_use_cudnn_attention(
 
 
 def test_large_passes_are_not_recorded(recordings: type[SimulatedRecording], monkeypatch: pytest.MonkeyPatch) -> None:
-    """With 4 sequences and 3 tokens per step, a pass has 5 rows for each sequence, which are padded to 8."""
-    monkeypatch.setattr(decoding_state, "MIN_PASSES_TO_PREPARE", 1)
+    """With 4 sequences and 3 tokens per step, a pass has 5 rows for each sequence. If it is recorded, it has 8."""
+    monkeypatch.setattr(decoding_state, "MIN_PASSES_TO_RECORD", 1)
     model, arguments = random_model(), {"num_return_sequences": 4, "num_steps": 4, "unmasking": "fixed_count"}
-    for most, num_rows in ((31, 4 * (3 + 5 + 5 + 5)), (32, 4 * (3 + 8 + 8 + 8))):
+    for most, num_rows in ((19, 4 * (3 + 5 + 5 + 5)), (20, 4 * (3 + 8 + 8 + 8))):
         monkeypatch.setattr(decoding_state, "MAX_RECORDED_ROWS", most)
         recordings.replays.clear()
         output = model.generate(return_dict_in_generate=True, **arguments)
         assert output.num_rows == num_rows
-        assert recordings.replays["_run_padded_rows"] == (2 if most == 32 else 0)
+        assert recordings.replays["_fill_in_rows"] == (2 if most == 20 else 0)
     monkeypatch.setattr(decoding_state, "MAX_RECORDED_SLOTS", 47)
     recordings.replays.clear()
     model.generate(**arguments)
@@ -162,7 +168,7 @@ def test_large_passes_are_not_recorded(recordings: type[SimulatedRecording], mon
 def test_a_recording_is_made_after_the_first_calls_with_the_same_shapes(
     recordings: type[SimulatedRecording],
 ) -> None:
-    made = Recordings(nn.Identity())
+    made = Recordings(nn.Identity(), torch.device("cpu"))
 
     def multiply(values: torch.Tensor, other: torch.Tensor | None) -> torch.Tensor:
         return values * 2 if other is None else values * other
@@ -175,7 +181,7 @@ def test_a_recording_is_made_after_the_first_calls_with_the_same_shapes(
         found = made.call(multiply, values, None if other is None else torch.full((length,), other))
         assert torch.equal(found, values * (2 if other is None else other))
         assert recordings.replays.total() == num_replays
-    later = Recordings(nn.Identity(), 3)
+    later = Recordings(nn.Identity(), torch.device("cpu"), 3)
     for num_calls in range(1, 6):
         later.call(multiply, torch.ones(1), None)
         assert recordings.replays.total() == 4 + max(num_calls - 3, 0)
@@ -186,7 +192,7 @@ def test_recorded_functions_use_the_same_attention_in_every_call(
     use_cudnn: bool, recordings: type[SimulatedRecording]
 ) -> None:
     """A function prepares in its first call what it uses in a recording."""
-    made, is_enabled = Recordings(nn.Identity()), []
+    made, is_enabled = Recordings(nn.Identity(), torch.device("cpu")), []
     made.use_cudnn = use_cudnn
 
     def note(values: torch.Tensor) -> torch.Tensor:
@@ -229,12 +235,13 @@ def test_after_a_failed_recording_passes_are_not_padded(
         raise error
 
     model, arguments = random_model(), {"order": "confidence", "return_dict_in_generate": True}
-    expected = model.generate(generator=seeded(), **arguments)
-    monkeypatch.setattr(decoding_state, "MIN_PASSES_TO_PREPARE", 1)
+    with monkeypatch.context() as patch:
+        patch.setattr(decoding_state, "MIN_PASSES_TO_RECORD", 100)
+        expected = model.generate(generator=seeded(), **arguments)
     monkeypatch.setattr(cuda_graphs, "Recording", fail)
     found = model.generate(generator=seeded(), **arguments)
     assert torch.equal(found.sequences, expected.sequences)
-    assert (len(attempts), found.num_rows, expected.num_rows) == (1, 98, 89)
+    assert (len(attempts), found.num_rows, expected.num_rows) == (1, 96, 89)
     model.generate(**arguments)
     is_out_of_memory = isinstance(error, torch.OutOfMemoryError)
     assert len(attempts) == 1 + is_out_of_memory

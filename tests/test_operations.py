@@ -1,0 +1,42 @@
+# Copyright 2026 The AO-GPT package authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Operations, launches and waits of a generation step on a GPU, see `operations.py`."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from torch.utils import backend_registration
+
+
+@pytest.mark.skipif(
+    not hasattr(backend_registration, "_setup_privateuseone_for_python_backend"),
+    reason="this version of PyTorch cannot register devices from Python",
+)
+def test_a_step_takes_two_launches_and_few_operations() -> None:
+    """One copy of indices and random numbers, and one replay. docs/results/speed has the same numbers."""
+    command = [sys.executable, "-m", "tests.operations"]
+    process = subprocess.run(command, cwd=Path(__file__).parents[1], capture_output=True, text=True, check=False)
+    assert process.returncode == 0, process.stderr
+    numbers = json.loads(process.stdout)
+    outcomes = numbers["operations"]
+    assert len(outcomes) == 8
+    for name, outcome in outcomes.items():
+        assert (outcome["launches"], outcome["waits"]) == (2, 0), name
+    operations = {name: (outcome["layer"], outcome["outside"]) for name, outcome in outcomes.items()}
+    assert operations == {
+        "learned, one at a time": (21, 56),
+        "learned, top-p": (21, 69),
+        "learned, fixed counts": (22, 56),
+        "learned, Bernoulli": (24, 56),
+        "rotary, one at a time": (31, 67),
+        "rotary, top-p": (31, 80),
+        "rotary, fixed counts": (32, 67),
+        "rotary, Bernoulli": (34, 67),
+    }
+    for ratios in numbers["rows"].values():
+        assert max(ratios["rows"], ratios["draws"]) < 1.4
+        assert ratios["padded"] > 2
+        assert ratios["shapes"] < 16

@@ -28,6 +28,10 @@ TRAINING_ORDERS = get_args(TrainingOrder)
 # paper).
 LEFT_TO_RIGHT_FRACTION = 0.1
 
+# Fraction of random orders, of the sequences that are not left to right, with `max_gap_length`. Without them, the model
+# would predict ends of gaps in other orders, too.
+RANDOM_FRACTION = 0.25
+
 GOLDEN = 0x9E3779B97F4A7C15 - 2**64  # SplitMix64's increment, as a signed integer
 LAST_KEY = torch.iinfo(torch.int64).max  # sort key of padding
 SHARED_SAMPLE = -1  # sample seed of `orders="shared"`, where all samples have the same order
@@ -108,13 +112,10 @@ class OrderDistribution:
 
     def __post_init__(self) -> None:
         has_blocks = self._order.has_blocks
-        for name, lowest, orders in (
-            ("min_context", 0, "context_first"),
-            ("max_context", 1, "context_first"),
-            ("max_gap_length", 1, "gaps_last"),
-        ):
+        needs = {"min_context": "context_first", "max_context": "context_first", "max_gap_length": "gaps_last"}
+        for name, orders in needs.items():
             if (value := getattr(self, name)) is not None:
-                check_integer(name, value, lowest)
+                check_integer(name, value, int(name != "min_context"))
                 if self.orders != orders:
                     raise ValueError(
                         f"`{name}` has no effect without `orders={orders!r}`. Set `orders`, or remove `{name}`."
@@ -253,11 +254,7 @@ def draw_slots(
 
 
 def insert_slots(
-    ids: torch.LongTensor,
-    lengths: torch.LongTensor,
-    is_gap: torch.BoolTensor,
-    slots: torch.LongTensor,
-    eos_token_id: int,
+    ids: torch.LongTensor, lengths: torch.LongTensor, is_gap: torch.BoolTensor, slots: torch.LongTensor, end: int
 ) -> dict[str, torch.LongTensor]:
     """
     Return `input_ids`, `orders` and `labels` (batch, width) of sequences whose gaps have additional `slots`.
@@ -277,9 +274,9 @@ def insert_slots(
 
     keys = torch.where(positions < lengths[:, None], columns + is_gap * width, LAST_KEY)
     return {
-        "input_ids": place(ids, eos_token_id, eos_token_id),
+        "input_ids": place(ids, end, end),
         "orders": place(keys, ends + width, LAST_KEY).argsort(dim=1, stable=True),
-        "labels": place(ids.masked_fill(~is_kept, -100), eos_token_id, -100),
+        "labels": place(ids.masked_fill(~is_kept, -100), end, -100),
     }
 
 
@@ -314,7 +311,7 @@ class DataCollatorForAnyOrderLM:
     With `max_gap_length`, the model learns to predict where a gap ends. Each random gap gets additional slots between
     its last token and the text after it. The first of them has the label `eos_token_id`. The others are last in the
     order, and have no label. Sequences do not become longer: text at their end is cut off. End-of-text tokens of the
-    text are not part of gaps.
+    text are not part of gaps. A quarter of the sequences that are not left to right get random orders instead.
 
     Args:
         pad_token_id (`int`, *optional*): Id with which shorter sequences are padded. Any id of the vocabulary can be
@@ -414,10 +411,13 @@ class DataCollatorForAnyOrderLM:
             raise ValueError("`max_gap_length` needs random gaps, but some `labels` are -100. Remove one of them.")
         else:
             streams = make_streams(self.seed, samples)
-            may_be_missing = is_token & ~is_start_token & (batch["input_ids"] != self.eos_token_id)
-            may_be_missing &= to_uniform(draw_integers(streams, 1)) >= fractions  # not left to right
+            choice = to_uniform(draw_integers(streams, 1))
+            has_gaps = choice >= fractions + RANDOM_FRACTION * (1 - fractions)
+            may_be_missing = is_token & ~is_start_token & (batch["input_ids"] != self.eos_token_id) & has_gaps
             gaps = draw_slots(streams, num_tokens, may_be_missing, self.max_gap_length)
             batch = insert_slots(batch["input_ids"], num_tokens, *gaps, self.eos_token_id)
+            others, _ = OrderDistribution().draw(self.seed, samples, num_tokens, width, fractions)
+            batch["orders"] = torch.where(has_gaps, batch["orders"], others)
         batch["labels"].masked_fill_(is_start_token, -100)
         if min(lengths) < width:
             batch["attention_mask"] = is_token.long()

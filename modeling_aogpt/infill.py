@@ -222,13 +222,8 @@ class AnyOrderInfillingMixin:
         settings = self._check_settings(generator, tokenizer, kwargs)
         is_end = set() if longest is None else {self._end_of_text_ids()[0]}
         settings.suppress_tokens = list({*excluded, *(settings.suppress_tokens or [])} - is_end) or None
-        generate = partial(
-            self._generate,
-            config=settings,
-            generator=generator,
-            logits_processor=kwargs.get("logits_processor"),
-            streamer=kwargs.get("streamer"),
-        )
+        options = {name: kwargs.get(name) for name in ("logits_processor", "streamer")}
+        generate = partial(self._generate, config=settings, generator=generator, **options)
         if longest is not None:
             outputs = self._fill_until_end(searches, padded_length, settings, generate)
         else:
@@ -395,12 +390,8 @@ class AnyOrderInfillingMixin:
     ) -> list[InfillingOutput]:
         """Fill in each gap until the model predicts its end, and score the samples."""
         mask, end = self.config.mask_token_id, self._end_of_text_ids()[0]
-        if settings.uses_eos or not (
-            settings.is_left_to_right
-            and settings.unmasks_one_by_one
-            and settings.strategy == "parallel"
-            and settings.refine_rounds == 0
-        ):
+        is_one_by_one = settings.is_left_to_right and settings.unmasks_one_by_one and settings.strategy == "parallel"
+        if not is_one_by_one or settings.refine_rounds or settings.uses_eos:
             raise ValueError(
                 "This model predicts where a gap ends, so `infill` fills in one token at a time, from left to right. "
                 "Remove `order`, `num_steps`, `unmasking`, `strategy`, `refine_rounds`, `min_length` and "

@@ -10,7 +10,7 @@ from modeling_aogpt.configuration_aogpt import MAX_SIZES
 from modeling_aogpt.data_collator import OrderDistribution
 from modeling_aogpt.validation import check_number
 from training.architecture import Architecture, build_config
-from training.arguments import LEFT_TO_RIGHT_ORDERS, TrainingArguments, order_settings
+from training.arguments import TrainingArguments, order_settings
 
 
 def set_defaults(model: Architecture, data: DataArguments, training: TrainingArguments) -> None:
@@ -51,13 +51,8 @@ def check_arguments(model: Architecture, data: DataArguments, training: Training
         raise ValueError("`lora_rank` needs an initial model. Set `init_from`, or remove `lora_rank`.")
     if not training.lora_rank and (training.lora_alpha or training.lora_targets):
         raise ValueError("`lora_alpha` and `lora_targets` have no effect without `lora_rank`. Set it, or remove them.")
-    is_left_to_right = training.orders in LEFT_TO_RIGHT_ORDERS or training.final_left_to_right_fraction
-    needed = training.init_from, training.left_to_right_fraction or is_left_to_right
-    if training.distillation_weight and not (all(needed) and model["architecture"] == "decoder"):
-        raise ValueError(
-            "`distillation_weight` needs an initial decoder, and left-to-right sequences. Set `init_from` and "
-            "`left_to_right_fraction`, or remove `distillation_weight`."
-        )
+    if training.distillation_weight and (training.init_from is None or model["architecture"] == "encoder"):
+        raise ValueError("`distillation_weight` needs an initial decoder. Set `init_from`, or remove the weight.")
     if training.keep_best == "left_to_right" and model["architecture"] == "encoder":
         raise ValueError("`keep_best=left_to_right` needs a decoder. Set `keep_best=any_order`.")
     if training.early_stopping_patience and not training.keep_best:
@@ -70,14 +65,22 @@ def check_arguments(model: Architecture, data: DataArguments, training: Training
 
 
 def check_examples(data: Data, model: Architecture, training: TrainingArguments) -> None:
-    """Raise a `ValueError` if the corpus has examples that cannot be learned with the architecture and the orders."""
+    """Raise a `ValueError` if the corpus has examples or texts that cannot be learned as the arguments say."""
+    has_turns = data.has_examples and data.validation[0]["in_turns"]
+    is_left_to_right = training.orders == "left_to_right" or (has_turns and training.orders == "gaps_last")
+    fractions = training.left_to_right_fraction, training.final_left_to_right_fraction
+    if training.distillation_weight and not (is_left_to_right or any(fractions)):
+        raise ValueError(
+            "`distillation_weight` has no effect without left-to-right sequences. Set `left_to_right_fraction`, or "
+            "remove `distillation_weight`."
+        )
     if not data.has_examples:
         return
     if training.max_gap_length is not None:
         raise ValueError(f"`max_gap_length` needs random gaps, but {data.arguments.name} has examples. Remove it.")
     if model["architecture"] == "encoder":
         raise ValueError(f"{data.arguments.name} has examples, which need `architecture=decoder`.")
-    allowed = ("gaps_last", "context_first") + ("left_to_right",) * data.validation[0]["in_turns"]
+    allowed = ("gaps_last", "context_first") + ("left_to_right",) * has_turns
     if training.orders not in allowed:
         raise ValueError(
             f"`orders` must be one of {', '.join(allowed)} for these examples, whose context comes before the answers, "

@@ -529,7 +529,7 @@ class CachedDecodingState(DecodingState):
         else:
             hidden_states = self._run_rows(shape, to_device(indices, device))
         hidden_states = hidden_states.flatten(0, 1)
-        if not is_query.all():
+        if len(hidden_states) != queries.shape[1]:
             hidden_states = hidden_states[to_device(is_query.flatten().nonzero()[:, 0], device)]
         return QueryResult(hidden_states, *to_device(queries, device))
 
@@ -553,21 +553,21 @@ class CachedDecodingState(DecodingState):
             first of its repetitions and queried, and the sequences and ranks (2, queries) of these rows.
         """
         num_sequences, length = self.ids.shape
-        num_chain, num_queries = first_queries - starts, ends - first_queries
-        is_uniform = bool((num_chain == num_chain[0]).all() and (num_queries == num_queries[0]).all())
-        is_packed, width = not (is_uniform or self._is_compiled), int((ends - starts).max())
-        columns = torch.arange(width, device=starts.device)
+        counts = list(zip((first_queries - starts).tolist(), (ends - first_queries).tolist(), strict=True))
+        is_packed, width = len(set(counts)) > 1 and not self._is_compiled, max(map(sum, counts))
+        (num_chain, num_queried), columns = counts[0], torch.arange(width, device=starts.device)
+        sequences = torch.arange(num_sequences, device=starts.device)[:, None]
         if self._is_compiled:  # one graph for each power of two of rows
             num_kept = 1 << (width - 1).bit_length()
             columns = torch.arange(num_kept, device=starts.device).expand(num_sequences, -1)
-            is_query = (num_chain[:, None] <= columns) & (columns < (ends - starts)[:, None])
+            is_query = ((first_queries - starts)[:, None] <= columns) & (columns < (ends - starts)[:, None])
         else:
             if is_packed:
-                is_chain = columns < num_chain[:, None]
+                is_chain = columns < (first_queries - starts)[:, None]
                 chain, queries = is_chain.nonzero(), ((columns < (ends - starts)[:, None]) & ~is_chain).nonzero()
+                num_queried = len(queries)
             else:
-                chain, queries = columns[: num_chain[0], None], columns[num_chain[0] :, None]
-            num_queried = len(queries)
+                chain, queries = columns[:num_chain], columns[num_chain:]
             if not num_queried:  # a part of a long prompt; one row is kept all the same
                 chain, queries = chain[:-1], chain[-1:]
             sizes = len(chain), len(queries), width
@@ -575,26 +575,27 @@ class CachedDecodingState(DecodingState):
                 sizes = self._choose_sizes(is_packed, sizes)
                 chain, queries = repeat_last(chain if len(chain) else queries, sizes[0]), repeat_last(queries, sizes[1])
             num_kept, width = sizes[1:]
-            sequences, columns = torch.cat((chain, queries)).expand(-1, 2).t()[:, None]
-            columns = columns if is_packed else columns.expand(num_sequences, -1)
+            if is_packed:
+                sequences, columns = torch.cat((chain, queries)).t()[:, None]
+            else:
+                columns = torch.cat((chain, queries)).expand(num_sequences, -1)
             is_query = (torch.arange(num_kept, device=starts.device) < num_queried).expand(len(columns), -1)
-        if not is_packed:
-            sequences = torch.arange(num_sequences, device=starts.device)[:, None].expand_as(columns)
-        ranks = (starts[sequences] + columns).clamp(max=length - 1)
-        num_visible = torch.minimum(ranks, num_context[sequences])
-        carried = torch.where(num_visible > 0, sequences * length + num_visible - 1, -1)
-        fields = [carried, sequences * length + ranks, sequences, ranks]
-        first_slot = None if is_packed or is_fixed or (starts != starts[0]).any() else int(starts[0])
+        offsets, ranks = sequences * length, (starts[sequences] + columns).clamp(max=length - 1)
+        num_visible, sequences = torch.minimum(ranks, num_context[sequences]), sequences.expand_as(ranks)
+        carried = torch.where(num_visible > 0, offsets + num_visible - 1, -1)
+        fields = [carried, offsets + ranks, sequences, ranks]
+        has_same_slots = not is_packed and not is_fixed and len(set(starts.tolist())) == 1
         shape = PassShape(
             *columns.shape,
             num_kept,
             num_slots=length if is_fixed else int(ranks.max()) + 1,
             width=width if is_packed else 0,
-            first_slot=first_slot,
+            first_slot=int(starts[0]) if has_same_slots else None,
             # No mask is needed for a single row that follows all cached rows, as in generation of one token at a time.
-            needs_mask=first_slot is None or width > 1 or bool((ranks > num_visible).any()),
+            needs_mask=not has_same_slots or width > 1 or bool((ranks > num_visible).any()),
         )
-        queries = torch.stack((sequences, ranks))[..., -num_kept:][:, is_query]
+        queries = torch.stack((sequences, ranks))[..., -num_kept:]
+        queries = queries.flatten(1) if num_queried == num_kept and not self._is_compiled else queries[:, is_query]
         if is_packed:
             # If a row is repeated, its place takes the last repetition, which is kept if the row is queried.
             places = (sequences * width + columns)[0]

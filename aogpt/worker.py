@@ -187,8 +187,10 @@ class Worker:
             rows = []
             for prompt, output in zip(job.prompts, outputs, strict=False):
                 start = find_gap(prompt, self.model.config.mask_token_id)
-                end = start + int(output.lengths)
-                for text in output.sequences.tolist():
+                # Samples have lengths of their own if the model predicts them.
+                lengths = output.lengths if self.model.config.max_gap_length is None else output.candidates[:, 0]
+                for text, length in zip(output.sequences.tolist(), lengths.expand(len(output.sequences)), strict=True):
+                    end = start + int(length)
                     rows.append(text[start:end])
                     if job.num_top is not None:
                         job.logprobs.append(self._score(text, start, end, job.num_top))

@@ -236,6 +236,18 @@ def test_both_endpoints_fill_in_gaps_as_infill(
     assert not filled["truncated"]
 
 
+def test_each_sample_has_the_length_that_the_model_predicts(
+    call: Callable, model: AOGPTForAnyOrderLM, tokenizer: PreTrainedTokenizerBase
+) -> None:
+    model.config.max_gap_length = 4
+    model.lm_head.bias.data[model.config.eos_token_id] += 5  # ends are likely
+    text, generator = f"I saw{tokenizer.mask_token}cat", torch.Generator().manual_seed(0)
+    output = model.infill(text, range(1, 5), tokenizer=tokenizer, num_return_sequences=8, generator=generator)
+    assert len(set(output.candidates.flatten().tolist())) > 1
+    body = {"prompt": "I saw", "suffix": "cat", "lengths": [*range(1, 5)], "n": 8, "seed": 0}
+    assert [f"I saw{given}cat" for given in read_texts(call("/v1/completions", body))] == output.texts
+
+
 def test_a_space_before_the_gap_is_not_repeated(
     call: Callable, model: AOGPTForAnyOrderLM, tokenizer: PreTrainedTokenizerBase, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -24,7 +24,6 @@ from transformers import PreTrainedTokenizerBase
 
 from modeling_aogpt import AnyOrderGenerationConfig
 from modeling_aogpt.generation_config import FIELDS
-from modeling_aogpt.infill import words_include_space
 from modeling_aogpt.loading import Model
 from modeling_aogpt.validation import check_integer, is_integer, suggest
 
@@ -129,8 +128,8 @@ class Sample:
         self.decode, self.name, self.end_of_text = server.decode, server.name_token, server.worker.end_of_text
         self.has_gap, self.stops, self.num_characters = job.has_gap, stops, len(prompt)
         self.before = ids[: find_gap(ids, server.model.config.mask_token_id)][-NUM_TOKENS_BEFORE:].tolist()
-        # One space before a gap belongs to the gap, but is already in the prompt.
-        self.has_space = job.has_gap and prompt.endswith(" ") and server.has_spaces
+        # A space before a gap may belong to the gap, but is already in the prompt.
+        self.has_space = prompt.endswith(" ") and not self.decode(self.before).endswith(" ")
         self.text, self.reason, self.num_tokens, self.num_sent = "", None, 0, 0
 
     def update(self, row: list[int], is_finished: bool) -> None:
@@ -198,7 +197,7 @@ class Server:
             check_integer(limit, value)
         self.model, self.tokenizer, self.name, self.key = model, tokenizer, name, key
         self.max_gap, self.padded_length = max_gap, padded_length
-        self.most, self.has_spaces = model.config.max_position_embeddings, words_include_space(tokenizer)
+        self.most = model.config.max_position_embeddings
         self.worker = Worker(model, max_batch, max_queue)
         self.entry = {"id": name, "object": "model", "created": int(time.time()), "owned_by": "aogpt"}
 

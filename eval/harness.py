@@ -350,8 +350,7 @@ class AnyOrderLM(LM):
         num_new = min(num_new, self.arguments.max_gap, self.max_length - 1)
         before, after = cut_around(before, after or [self.tokenizer.eos_token_id], self.max_length - num_new)
         ids = self.filler.with_unknown_length(Gap([*before, *after], len(before), 0), num_new, **settings)
-        text = decode_after(before, ids, self.tokenizer)
-        return text.removeprefix(" ") if prefix.endswith(" ") else text
+        return decode_after(before, ids, self.tokenizer, prefix.endswith(" "))
 
     def _continue(self, contexts: list[str], num_new: int, until: Sequence[str], settings: dict[str, Any]) -> list[str]:
         """Return a continuation of each context, which may go on after a stop string."""

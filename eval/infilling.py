@@ -121,7 +121,7 @@ class Gap:
         start: Position of the first token to remove.
         length: Number of tokens to remove.
         task_id: Name of the row in a file.
-        has_space: Whether the text before the gap ends with a space that the tokens of the gap contain.
+        has_space: Whether the text before the gap ends with a space.
     """
 
     ids: list[int]
@@ -237,12 +237,17 @@ def cut_around(before: list[int], after: list[int], room: int) -> tuple[list[int
     return before[max(0, len(before) - (room - num_after)) :], after[:num_after]
 
 
-def decode_after(before: list[int], ids: list[int], tokenizer: PreTrainedTokenizerBase) -> str:
-    """Decode `before` and `ids` together, and return the text of `ids`. Alone, it could lose its leading space."""
+def decode_after(before: list[int], ids: list[int], tokenizer: PreTrainedTokenizerBase, has_space: bool = False) -> str:
+    """
+    Decode `before` and `ids` together, and return the text of `ids`. Alone, it could lose its leading space.
+
+    If the text before ends with a space (`has_space`) that `before` lacks, the space is not returned.
+    """
     whole, start, alone = tokenizer.batch_decode(
         [[*before, *ids], before, ids], skip_special_tokens=True, clean_up_tokenization_spaces=False
     )
-    return whole[len(start) :] if whole.startswith(start) else alone
+    text = whole[len(start) :] if whole.startswith(start) else alone
+    return text.removeprefix(" ") if has_space and not start.endswith(" ") else text
 
 
 class Filler:
@@ -400,10 +405,12 @@ def evaluate(fillings: Fillings, gaps: list[Gap], tokenizer: PreTrainedTokenizer
 def write_samples(fillings: Fillings, gaps: list[Gap], tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
     """Write a JSONL file with the texts of each method, which the checker of human-eval-infilling can read."""
     for method, filled in fillings.items():
-        texts = [decode_after(gap.ids[: gap.start], ids, tokenizer) for gap, (ids, _) in zip(gaps, filled, strict=True)]
+        texts = [
+            decode_after(gap.ids[: gap.start], ids, tokenizer, gap.has_space)
+            for gap, (ids, _) in zip(gaps, filled, strict=True)
+        ]
         lines = [
-            json.dumps({"task_id": gap.task_id, "completion": text.removeprefix(" ") if gap.has_space else text})
-            for gap, text in zip(gaps, texts, strict=True)
+            json.dumps({"task_id": gap.task_id, "completion": text}) for gap, text in zip(gaps, texts, strict=True)
         ]
         write_text(folder / f"{SEPARATOR.sub('-', method)}.jsonl", "\n".join(lines) + "\n")
 

@@ -22,6 +22,7 @@ from eval.infilling import (
     PREDICTED,
     Filler,
     Gap,
+    decode_after,
     evaluate,
     fill_in,
     find_sentences,
@@ -31,9 +32,11 @@ from eval.infilling import (
 )
 from eval.journal import Journal
 from modeling_aogpt import AOGPTForAnyOrderLM
-from modeling_aogpt.tokenization import load_tokenizer
+from modeling_aogpt.infill import encode_between_masks
+from modeling_aogpt.tokenization import add_mask_token, load_tokenizer
 from tests.references import random_model
 from tests.several_processes import run_in_two_processes
+from tests.tokenizers_of_all_kinds import KINDS
 from tests.training_runs import train, write_config
 
 MASK, EOS = 11, 0
@@ -340,6 +343,15 @@ def test_samples_of_a_file(coder: AOGPTForAnyOrderLM, tmp_path: Path, monkeypatc
     main(["model", "--file", "rows.jsonl.gz", "--max_length", "3", "--output_dir", "all"])
     lines = Path("all/samples/model/length-by-the-whole-text.jsonl").read_text().splitlines()
     assert [json.loads(line)["completion"] for line in lines] == solutions
+
+
+@pytest.mark.parametrize("kind", ["byte-level", "WordPiece", "characters"])
+def test_a_space_before_a_gap_is_not_repeated_or_lost(kind: str) -> None:
+    tokenizer = add_mask_token(KINDS[kind]())
+    first, _ = encode_between_masks(f"the {tokenizer.mask_token}.", tokenizer)
+    for text in ("cat", " cat") if kind == "characters" else ("cat",):
+        ids = tokenizer(text if kind != "byte-level" else f" {text}", add_special_tokens=False).input_ids
+        assert decode_after(first, ids, tokenizer, has_space=True) == text
 
 
 @pytest.mark.parametrize(

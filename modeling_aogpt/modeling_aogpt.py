@@ -697,7 +697,8 @@ class AOGPTModel(AOGPTStack):
         Without `positions` and `target_positions`, `input_ids` are texts, which are read from left to right after an
         added start row. As in the decoders of Transformers, the hidden state at a token predicts the next token.
         Libraries that apply the head themselves, such as TRL, call the decoder like this. `attention_mask`, `cache` and
-        `position_ids` are then those of [`AOGPTForCausalLM`]. Hidden states of layers include the start row.
+        `position_ids` are then those of [`AOGPTForCausalLM`], and the last hidden states are NaN where its logits are.
+        Hidden states of layers include the start row.
 
         Args:
             input_ids (`torch.LongTensor` of shape `(batch, rows)`): Token of each row. The id of a start row is
@@ -729,10 +730,10 @@ class AOGPTModel(AOGPTStack):
                 "`AOGPTModel.forward` has no `orders`: it reads texts from left to right. Call the whole model. TRL's "
                 "SFTTrainer calls the decoder, so make a subclass of it with `compute_loss = Trainer.compute_loss`."
             )
-        num_tokens = 0  # of texts
+        num_tokens, is_beyond = 0, None  # of texts
         if positions is None and target_positions is None:
             num_tokens, position_ids = input_ids.shape[1], kwargs.pop("position_ids", None)
-            rows = prepare_causal_inputs(self, input_ids, attention_mask, position_ids, cache).rows
+            rows, _, is_beyond = prepare_causal_inputs(self, input_ids, attention_mask, position_ids, cache)
             input_ids, positions, target_positions, attention_mask, cache = rows.values()
         check_forward_arguments(self, kwargs)
         if num_kept is not None:
@@ -755,7 +756,10 @@ class AOGPTModel(AOGPTStack):
             cache=cache,
             **kwargs,
         )
-        return BaseModelOutput(last_hidden_state=hidden_states[:, -num_tokens:])
+        hidden_states = hidden_states[:, -num_tokens:]
+        if is_beyond is not None:
+            hidden_states = hidden_states.masked_fill(is_beyond[..., None], torch.nan)
+        return BaseModelOutput(last_hidden_state=hidden_states)
 
 
 class AOGPTWithHead(AOGPTPreTrainedModel):

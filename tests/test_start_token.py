@@ -422,6 +422,8 @@ def test_logits_that_no_position_is_left_for_are_those_of_the_source_or_nan(
         assert logits[:, :-1].isfinite().all()
         assert logits[:, -1].isnan().all() == (not is_rotary)
         assert bool(messages) != is_rotary
+        states = causal.model(ids).last_hidden_state
+        assert states.isnan().all(dim=-1).equal(logits.isnan().all(dim=-1))
         messages.clear()
         for last in causal(ids, logits_to_keep=1).logits, causal(ids, logits_to_keep=torch.tensor([0, -1])).logits:
             assert_close(last[:, -1], logits[:, -1])

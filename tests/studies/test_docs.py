@@ -12,6 +12,7 @@ from common.commands import Parser
 from eval.generative import GenerativeArguments
 from eval.infilling import InfillingArguments
 from eval.studies.context_orders.context_orders import Arguments
+from eval.studies.infilling.compare import CompareArguments
 from eval.studies.names.watch import WatchArguments
 from eval.studies.reversal.reversal import ReversalArguments
 from eval.studies.runner.study import StudyArguments, read_study
@@ -26,6 +27,7 @@ PARSERS = {
     "eval/generative.py": GenerativeArguments,
     "eval/infilling.py": InfillingArguments,
     "eval/studies/context_orders/context_orders.py": Arguments,
+    "eval/studies/infilling/compare.py": CompareArguments,
     "eval/studies/names/watch.py": WatchArguments,
     "eval/studies/reversal/reversal.py": ReversalArguments,
     "eval/studies/runner/study.py": StudyArguments,

@@ -60,6 +60,7 @@ class Study:
         name: Name of the file without .yaml.
         settings: Settings of training/pretrain.py for all runs.
         arms: Settings of each arm. If `init_from` is the name of an earlier arm, the arm continues the run of that arm.
+            `script` replaces training/pretrain.py.
         seeds: Seeds of the runs.
         questions: Comparisons of arms, by name.
     """
@@ -82,6 +83,7 @@ class Run:
         folder: Folder of the run. The files `config` and `log` are next to this folder.
         settings: Settings of training/pretrain.py.
         start: The run that this run continues, or None.
+        script: Command that trains the run, with the arguments of training/pretrain.py.
     """
 
     arm: str
@@ -89,6 +91,7 @@ class Run:
     folder: Path
     settings: dict[str, Any]
     start: "Run | None"
+    script: Path = PRETRAIN
 
     @property
     def name(self) -> str:
@@ -157,7 +160,7 @@ class Run:
         """
         environment = {"OMP_NUM_THREADS": str(num_threads)} | os.environ
         with self.log.open("ab") as log:
-            command = [sys.executable, str(PRETRAIN), str(self.config)]
+            command = [sys.executable, str(self.script), str(self.config)]
             return subprocess.Popen(command, stdout=log, stderr=log, env=environment)
 
 
@@ -236,7 +239,8 @@ def list_runs(study: Study, runs_dir: Path) -> list[Run]:
             start = of_seed.get(settings.get("init_from"))
             if start is not None:
                 settings |= {"init_from": str(start.folder), "seed": seed + CONTINUED * len(start.chain)}
-            of_seed[arm] = Run(arm, seed, folder, settings, start)
+            script = PRETRAIN.parents[1] / settings.pop("script", PRETRAIN)
+            of_seed[arm] = Run(arm, seed, folder, settings, start, script)
         runs += of_seed.values()
     return runs
 

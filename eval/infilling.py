@@ -271,7 +271,8 @@ class Filler:
         sentinels: Sequence[int] = (),
     ) -> None:
         self.sentinels, self.predicts_end = sentinels, model.config.max_gap_length is not None
-        self.model, self.padded_length, self.max_length, self.orders = model, padded_length, max_length, orders
+        self.model, self.padded_length, self.orders = model, padded_length, orders
+        self.max_length = min(max_length, model.config.max_gap_length or max_length)  # also for the scores
         self.order = "left_to_right" if orders == "gaps_last" else "confidence"
         # A padded document has no end-of-text before its padding. In packed text, a gap can contain end-of-text.
         eos = model.config.eos_token_id
@@ -326,8 +327,7 @@ class Filler:
         """Let `infill` find the length. Return the tokens filled in."""
         ids = self._to_tensor(gap.with_tokens([self.model.config.mask_token_id]))
         settings = {"order": self.order, "do_sample": False} | settings
-        longest = max_length or self.max_length
-        longest = min(longest, self.model.config.max_gap_length or longest)
+        longest = min(max_length or self.max_length, self.max_length)
         output = self.model.infill(ids, range(1, longest + 1), self.padded_length, **settings)
         return output.sequences[0, gap.start : gap.start + int(output.lengths)].tolist()
 

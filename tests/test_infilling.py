@@ -200,8 +200,8 @@ def test_a_left_to_right_model_fills_in_the_middle(model: AOGPTForAnyOrderLM) ->
 
 
 def test_the_end_of_a_gap_counts_if_the_model_predicts_it() -> None:
-    model = random_model(eos_token_id=EOS, max_gap_length=4)
-    filler, gap = Filler(model, None, 4, "gaps_last"), Gap([3, 1, 4, 5], 1, 2)
+    model = random_model(eos_token_id=EOS, max_gap_length=4)  # also if longer gaps are allowed
+    filler, gap = Filler(model, None, 8, "gaps_last"), Gap([3, 1, 4, 5], 1, 2)
     output = model.infill(torch.tensor([3, MASK, 5]), range(1, 5), do_sample=False)
     filled = filler.methods()[PREDICTED](gap)
     assert filled == output.sequences[0, 1:-1].tolist()

@@ -23,10 +23,6 @@ from .devices import allow_cudnn_attention, is_dispatched, to_device
 
 logger = logging.get_logger(__name__)
 
-# Making a recording takes time. Functions whose shapes vary are therefore recorded only if the same shapes occurred at
-# least this often before.
-NUM_CALLS_BEFORE_RECORDING = 8
-
 # Hooks of this module of Transformers do nothing during a generation. They stay after `output_hidden_states=True`.
 IDLE_HOOKS = "transformers.utils.output_capturing"
 

@@ -18,7 +18,7 @@ from transformers import PreTrainedModel
 
 from .configuration_aogpt import AOGPTConfig
 from .cpu_inference import copy_for_cpu, gains_from_packing, pack_weights
-from .cuda_graphs import NUM_CALLS_BEFORE_RECORDING, Recordings, can_record
+from .cuda_graphs import Recordings, can_record
 from .devices import execution_device, is_compiled, product_dtype, to_device
 from .orders import group_orders, index_by_position, index_by_rank, make_rows, token_positions
 
@@ -43,9 +43,6 @@ MIN_PASSES_FOR_CUDNN = 256
 # CPU launches their operations faster than the GPU runs them.
 MAX_RECORDED_ROWS = 2**14
 MAX_RECORDED_SLOTS = 2**19
-
-# Largest ratio of computed to rounded numbers of rows if a pass takes the shape of an earlier pass.
-MAX_PADDING = 1.5
 
 # Largest number of rows of a sequence per pass. It limits the size of the attention mask for long prompts and many
 # queries.
@@ -339,8 +336,7 @@ class AnyOrderCache:
     If a pass queries several ranks in parallel, only the row of the first rank stays in the cache. The next pass
     overwrites the other rows. No entry is ever copied or moved. `devices` contains the device of each layer.
 
-    Rows of sequences can be packed into one line, so that no row is computed only to make all sequences equally long.
-    Attention then arranges them by sequence (see [`unpack`]).
+    Rows of all sequences can be packed into one line. Attention then arranges them by sequence (see [`unpack`]).
     """
 
     def __init__(
@@ -439,9 +435,9 @@ class CachedDecodingState(DecodingState):
 
     def fill_in(self, num_queries: torch.LongTensor, step: int, draw_numbers: Callable, draw: Callable) -> bool:
         """
-        Query, draw and commit the next `num_queries[b]` ranks of each sequence b, all in one recording.
+        Query, draw and commit `num_queries` ranks in one recording. Return False if the step cannot be recorded.
 
-        `draw(hidden_states, draw_numbers(count))` draws `count` tokens. Return False if the step cannot be recorded.
+        `draw(hidden_states, draw_numbers(count))` draws `count` tokens.
         """
         ends, has_rows = self.num_context + num_queries, num_queries > 0
         starts = torch.where(has_rows, self.num_cached, ends)
@@ -500,11 +496,7 @@ class CachedDecodingState(DecodingState):
     def _run(
         self, first_queries: torch.LongTensor, ends: torch.LongTensor, num_context: torch.LongTensor
     ) -> QueryResult:
-        """
-        Predict the ranks from `first_queries` to `ends` - 1 given `num_context` ranks. All arguments are (batch,).
-
-        A pass has the rows from the first uncached rank to the last predicted rank of each sequence that predicts any.
-        """
+        """Predict the ranks from `first_queries` to `ends` - 1, all (batch,), given `num_context` ranks."""
         self._has_rows = first_queries < ends
         starts, parts = torch.where(self._has_rows, self.num_cached, ends), []
         for _ in range(0, max(int((ends - starts).max()), 1), MAX_ROWS_PER_PASS):
@@ -608,14 +600,14 @@ class CachedDecodingState(DecodingState):
         return shape, torch.cat([values.flatten() for values in (*fields, ranks, num_visible)]), is_query, queries
 
     def _choose_sizes(self, is_packed: bool, sizes: tuple[int, int, int]) -> tuple[int, int, int]:
-        """Round numbers of rows and the width up, if possible to those of an earlier pass that is not much larger."""
+        """Round numbers of rows and the width up, or take those of an earlier pass with up to 1.5 times the rows."""
         wanted = tuple(map(round_up, sizes))
         fitting = (
             earlier
             for packed, *earlier in self._sizes
             if packed == is_packed
             and all(number >= least for number, least in zip(earlier, wanted, strict=True))
-            and sum(earlier[:2]) <= MAX_PADDING * sum(wanted[:2])
+            and sum(earlier[:2]) <= 1.5 * sum(wanted[:2])
         )
         chosen = tuple(min(fitting, key=sum, default=wanted))
         self._sizes.add((is_packed, *chosen))
@@ -676,8 +668,8 @@ def round_up(number: int) -> int:
 class EncoderDecodingState(DecodingState):
     """Decoding state of an encoder, which recomputes whole sequences for every query and has no cache."""
 
-    # The shape of a pass changes with the number of unfinished sequences.
-    num_calls_before_recording = NUM_CALLS_BEFORE_RECORDING
+    # The shape of a pass changes with the number of unfinished sequences, and recording a large pass takes time.
+    num_calls_before_recording = 8
 
     def query(self, num_queries: torch.LongTensor, sigma: float | None = None) -> QueryResult:
         """Predict masked ranks (see [`DecodingState.query`]). `sigma` is the noise level of SEDD."""

@@ -407,12 +407,14 @@ class AnyOrderInfillingMixin:
         cannot_end = columns - (columns * is_first).cummax(dim=1).values < least.gather(1, gaps)
         output = generate(rows, is_token, gap_ends=(cannot_end & is_mask, torch.tensor([end])))
         # 2. Score the samples. Masks after the end of a gap are neither predicted nor read.
-        sequences, count = output.sequences.cpu(), settings.num_return_sequences
+        sequences, count = output.sequences.to(rows.device), settings.num_return_sequences
         is_token, is_mask, gaps = (part.repeat_interleave(count, dim=0) for part in (is_token, is_mask, gaps))
         is_filled = is_mask & (sequences != mask)
+        parts = (part.to(output.sequences.device) for part in (is_filled, is_token.bool() & ~is_mask, is_token))
+        targets, context, attention_mask = parts
         scores = self.conditional_log_likelihood(
-            sequences, is_filled, is_token.bool() & ~is_mask, "left_to_right", attention_mask=is_token
-        ).log_likelihood.cpu()
+            output.sequences, targets, context, "left_to_right", attention_mask=attention_mask
+        ).log_likelihood.to(rows.device)
         # 3. Remove the ends of the gaps, and sort the samples of each text.
         is_filled &= sequences != end
         lengths = torch.zeros(len(sequences), least.shape[1], dtype=torch.long)

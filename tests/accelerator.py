@@ -336,6 +336,11 @@ def scenarios() -> dict[str, Scenario]:
             model.infill(torch.tensor([3, 1, MASK, 4, 5]), lengths=[1, 2, 4], generator=seeded()).sequences
         ),
     )
+    texts = [torch.tensor([3, 1, MASK, 4, 5, MASK, 2]), torch.tensor([MASK, 4])]
+    found["decoder: infill until the ends of gaps"] = (
+        random_model(max_gap_length=3, eos_token_id=0),
+        lambda model, put: put(model.infill(texts, lengths=range(4), do_sample=False)[0].log_probs),
+    )
     llama3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
     llama3 |= {"rope_theta": 1e4, "original_max_position_embeddings": 8}
     for name, make in (("decoder", random_model), ("encoder", random_encoder)):

@@ -391,11 +391,13 @@ class AnyOrderInfillingMixin:
         """Fill in each gap until the model predicts its end, and score the samples."""
         mask, end = self.config.mask_token_id, self._end_of_text_ids()[0]
         is_one_by_one = settings.is_left_to_right and settings.unmasks_one_by_one and settings.strategy == "parallel"
-        if not is_one_by_one or settings.refine_rounds or settings.uses_eos:
+        forbids_repeats = settings.repetition_penalty != 1 or settings.no_repeat_ngram_size  # also ends of gaps
+        if not is_one_by_one or settings.refine_rounds or settings.uses_eos or forbids_repeats:
             raise ValueError(
                 "This model predicts where a gap ends, so `infill` fills in one token at a time, from left to right. "
-                "Remove `order`, `num_steps`, `unmasking`, `strategy`, `refine_rounds`, `min_length` and "
-                "`min_new_tokens`. (`lengths` sets the smallest number of tokens.)"
+                "Remove `order`, `num_steps`, `unmasking`, `strategy`, `refine_rounds`, `repetition_penalty`, "
+                "`no_repeat_ngram_size`, `min_length` and `min_new_tokens`. (`lengths` sets the smallest number of "
+                "tokens.)"
             )
         # 1. Fill in the gaps. Each has as many masks as the largest of its lengths.
         texts = [self._insert_masks(search.segments, map(max, search.lengths), padded_length) for search in searches]

@@ -96,6 +96,7 @@ def test_a_filling_is_empty_only_if_lengths_contain_0(model: AOGPTForAnyOrderLM)
         ({"strategy": "speculative"}, "`strategy`"),
         ({"refine_rounds": 1, "refine_length": 1}, "`refine_rounds`"),
         ({"min_new_tokens": 1}, "`min_new_tokens`"),
+        ({"repetition_penalty": 1.5}, "`repetition_penalty`"),
         ({"streamer": object()}, "`streamer`"),
     ],
 )

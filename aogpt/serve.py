@@ -117,8 +117,7 @@ class InfillRequest(GenerationRequest):
 
 
 class Sample:
-    """
-    The text of one sample, while it is generated.
+    """The text of one sample, while it is generated.
 
     `text` never contains characters that later tokens may change or that a stop string may cut off. `reason` tells why
     the text ended; None while it is generated.

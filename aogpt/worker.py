@@ -1,7 +1,6 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
-"""
-The thread that owns the model of a server: a queue of jobs, and batches of jobs with equal arguments.
+"""The thread that owns the model of a server: a queue of jobs, and batches of jobs with equal arguments.
 
 A job is the generation for one request. The event loop of the server submits jobs, and reads their tokens while they
 are generated. Jobs with a seed run alone, because a batch has only one source of randomness.
@@ -30,8 +29,7 @@ class StoppedError(Exception):
 
 @dataclass(eq=False)
 class Job:
-    """
-    The generation of one request.
+    """The generation of one request.
 
     `prompts` are ids (n,). With `has_gap`, each contains one mask, which `infill` fills in. Otherwise, `generate`
     continues the prompts. `arguments` are passed to `infill` or `generate`, and include `num_return_sequences`.
@@ -95,8 +93,7 @@ class JobStreamer:
 
 
 class Worker:
-    """
-    Thread that runs the model on the jobs of a queue, in the order of their arrival.
+    """Thread that runs the model on the jobs of a queue, in the order of their arrival.
 
     Each batch contains the first waiting job, and other waiting jobs with equal arguments, up to `max_batch` sequences.
     At most `max_queue` jobs wait.
@@ -197,8 +194,7 @@ class Worker:
             job.rows = rows
 
     def _score(self, text: list[int], start: int, end: int, num_top: int) -> list[tuple[float, dict[int, float]]]:
-        """
-        Return the log-probability of each token in [`start`, `end`), and the likeliest tokens with log-probabilities.
+        """Return the log-probability of each token in [`start`, `end`), and the likeliest tokens with theirs.
 
         The model computes them without temperature and truncation. A token is given all tokens to its left, and those
         from `end` on.

@@ -16,8 +16,7 @@ LIBRARIES = ("datasets", "tokenizers", "torch", "transformers")
 
 @dataclass(frozen=True)
 class Versioned:
-    """
-    Function that `datasets` identifies in its cache by its name and a version.
+    """Function that `datasets` identifies in its cache by its name and a version.
 
     By default, `datasets` identifies an imported function only by its name. It would reuse results of older code.
     """
@@ -31,8 +30,7 @@ class Versioned:
 
 
 def versioned(function: Callable, *content: str) -> Versioned:
-    """
-    Return `function` with a version: a hash of its folder's code, of the versions of libraries, and of `content`.
+    """Return `function` with a version: a hash of its folder's code, of the versions of libraries, and of `content`.
 
     The function must not use modules of other folders.
     """

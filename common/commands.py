@@ -80,8 +80,7 @@ def command_line(script: str, argv: Sequence[str]) -> str:
 
 @contextmanager
 def one_line_errors(*kinds: type[Exception]) -> Iterator[None]:
-    """
-    Exit with `error: MESSAGE` and status 1 for an exception of `kinds`, by default `ValueError` and `OSError`.
+    """Exit with `error: MESSAGE` and status 1 for an exception of `kinds`, by default `ValueError` and `OSError`.
 
     Before torch.distributed is initialized, all processes raise the same errors. Process 0 of each machine prints them.
     """

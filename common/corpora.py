@@ -1,7 +1,6 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
-"""
-Selection of the text for training and evaluation: texts of a function, local files, or a dataset of the Hub.
+"""Selection of the text for training and evaluation: texts of a function, local files, or a dataset of the Hub.
 
 `load_corpus` returns the splits `train` and `validation`.
 """
@@ -48,8 +47,7 @@ EXCLUDED_FOLDERS = {"test", "tests", "idle_test", "site-packages", "dist-package
 
 
 def unicode_names() -> Iterator[tuple[str, str]]:
-    """
-    Yield a pair (key, text) for each Unicode character. Both key and text are the name of the character.
+    """Yield a pair (key, text) for each Unicode character. Both key and text are the name of the character.
 
     Names with a digit (for example, of ideographs and hieroglyphs), CJK compatibility ideographs, Hangul syllables and
     cuneiform signs are excluded. The names are sorted by hash. In code point order, most names would differ from the
@@ -94,8 +92,7 @@ class Corpus:
 
 
 def load_corpus(arguments: DataArguments) -> Corpus:
-    """
-    Select the rows of a corpus, and divide them into the splits.
+    """Select the rows of a corpus, and divide them into the splits.
 
     The sources of local files are their names, sizes and SHA-256. The sources of a dataset of the Hub are its name and
     commit. The sources of a function are its name and the SHA-256 of its texts.
@@ -269,8 +266,7 @@ def _split(rows: Rows, arguments: DataArguments) -> tuple[Split, Split]:
 
 
 def _split_stream(rows: Rows, arguments: DataArguments) -> tuple[Split, Split]:
-    """
-    Return a stream to train on, and the held-out documents: `validation_files`, a validation split, or the first ones.
+    """Return a stream to train on, and held-out documents: `validation_files`, a validation split, or the first ones.
 
     Held-out documents and all their copies are excluded from the stream.
     """

@@ -1,7 +1,6 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
-"""
-Training and validation data: sequences of equal length, or examples for fine-tuning.
+"""Training and validation data: sequences of equal length, or examples for fine-tuning.
 
 A corpus is selected and split (common/corpora.py), tokenized (common/encoding.py) and packed (common/packing.py).
 """
@@ -32,8 +31,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass
 class Data:
-    """
-    Training and validation data.
+    """Training and validation data.
 
     A sequence has exactly `sequence_length` ids, in the column `input_ids`. With `context_marks`, sequences also have
     `labels`. Validation sequences also have `num_bytes`: the number of UTF-8 bytes of the text, plus one for the
@@ -62,8 +60,7 @@ class Data:
 
 
 def load_data(arguments: DataArguments, start_token_id: int | None = None) -> Data:
-    """
-    Load, split, tokenize and cut a corpus. The same arguments give the same sequences in the same order.
+    """Load, split, tokenize and cut a corpus. The same arguments give the same sequences in the same order.
 
     `start_token_id` is the start token of the model. Chats that begin with it are encoded without it.
     """
@@ -117,8 +114,7 @@ def _load_tokenizer(texts: Split, arguments: DataArguments) -> PreTrainedTokeniz
 
 
 def load_data_of_run(folder: Path) -> Data:
-    """
-    Load the data of a finished run, and keep them for the next run with the same data.
+    """Load the data of a finished run, and keep them for the next run with the same data.
 
     Raise a `ValueError` if the run is not finished, or if its corpus or tokenizer has changed.
     """

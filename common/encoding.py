@@ -24,8 +24,7 @@ def encode_documents(
     context_marks: str | None = None,
     select: Callable[[Iterable[str | None]], list[str]] = select_all,
 ) -> Dataset:
-    """
-    Return a dataset with the columns `input_ids`, `num_tokens` and `num_bytes` of the documents in the column `text`.
+    """Return a dataset with the columns `input_ids`, `num_tokens` and `num_bytes` of documents in the column `text`.
 
     The ids of each document end with end-of-text. They are stored in 16 bits, or in 32 bits for large vocabularies. If
     `with_token_bytes`, the column `token_bytes` is added. It lists the number of bytes of each token. The sum is
@@ -102,8 +101,7 @@ def encode_batch(
 
 
 def _label(ids: list[int], offsets: list[tuple[int, int]], is_context: list[bool]) -> list[int]:
-    """
-    Return the ids of a text, and -100 for tokens whose characters are all in the context.
+    """Return the ids of a text, and -100 for tokens whose characters are all in the context.
 
     Some tokenizers leave spaces out of `offsets`. A space then belongs to the next token that has characters.
     """
@@ -117,8 +115,7 @@ def _label(ids: list[int], offsets: list[tuple[int, int]], is_context: list[bool
 
 
 def split_context(text: str, context_marks: str) -> tuple[str, list[bool]]:
-    """
-    Return a text without the context marks, and whether each of its characters is in the context.
+    """Return a text without the context marks, and whether each of its characters is in the context.
 
     Args:
         text: The text of a document.
@@ -143,8 +140,7 @@ def split_context(text: str, context_marks: str) -> tuple[str, list[bool]]:
 
 
 def count_token_bytes(text: str, offsets: list[tuple[int, int]]) -> list[int]:
-    """
-    Return the number of UTF-8 bytes of each token and, as the last item, of end-of-text.
+    """Return the number of UTF-8 bytes of each token and, as the last item, of end-of-text.
 
     If a character is split into several tokens, the first of these tokens counts all its bytes. End-of-text counts one
     byte for the separator between documents, and the bytes after the last token, if any.

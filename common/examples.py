@@ -1,7 +1,6 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
-"""
-Examples for fine-tuning: chats, prompts with completions, and texts with a gap. The columns show which kind.
+"""Examples for fine-tuning: chats, prompts with completions, and texts with a gap. The columns show which kind.
 
 Every example becomes one sequence. The context is given, and has the label -100. The answers are predicted. An example
 is a row of a dataset. Until it is encoded, it is one string of JSON, which is split and hashed like a document.
@@ -67,8 +66,7 @@ def encode_examples(
     start_token_id: int | None = None,
     num_workers: int | None = None,
 ) -> Dataset:
-    """
-    Return a dataset with the columns `input_ids`, `labels`, `in_turns`, `num_tokens` and `num_bytes` of examples.
+    """Return a dataset with the columns `input_ids`, `labels`, `in_turns`, `num_tokens` and `num_bytes` of examples.
 
     `labels` are -100 in the context. `in_turns` is described in [`DataCollatorForAnyOrderLM`]. `num_bytes` is the
     number of UTF-8 bytes of the answers, plus one. A start token at the beginning of a chat is left out, because the

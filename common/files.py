@@ -21,8 +21,7 @@ logger = logging.getLogger(__name__)
 
 @contextmanager
 def atomic_file(path: Path) -> Iterator[Path]:
-    """
-    Yield a temporary path next to `path`. If the block ends without an error, rename the temporary file to `path`.
+    """Yield a temporary path next to `path`. If the block ends without an error, rename the temporary file to `path`.
 
     A reader of `path` sees either all of the old or all of the new content, even after a power cut or `kill -9`.
     """
@@ -39,8 +38,7 @@ def atomic_file(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def atomic_folder(path: Path) -> Iterator[Path]:
-    """
-    Yield a temporary folder next to `path`. If the block ends without an error, rename the folder to `path`.
+    """Yield a temporary folder next to `path`. If the block ends without an error, rename the folder to `path`.
 
     An old folder at `path` is removed only when the new one is complete.
     """
@@ -90,8 +88,7 @@ def make_folder(path: Path) -> Iterator[None]:
 
 @contextmanager
 def lock_folder(path: Path) -> Iterator[None]:
-    """
-    Lock a folder for this process. When the process ends, or is killed, the lock ends.
+    """Lock a folder for this process. When the process ends, or is killed, the lock ends.
 
     Raise a `ValueError` if another process has locked the folder. Only warn if the file system has no locks.
     """

@@ -88,8 +88,7 @@ def versions() -> dict[str, str]:
 
 
 def check_precision(device: torch.device, mixed_precision: str) -> None:
-    """
-    Raise a `ValueError` for fp16 on a CPU, and for bf16 on an x86 CPU without bfloat16 instructions.
+    """Raise a `ValueError` for fp16 on a CPU, and for bf16 on an x86 CPU without bfloat16 instructions.
 
     Accelerate 1.15 ignores fp16 on a CPU. Emulation of bfloat16 is up to 100 times slower.
     """
@@ -115,8 +114,7 @@ def peak_memory(device: torch.device) -> int:
 
 
 def keep_freed_memory() -> None:
-    """
-    Let the C library keep freed memory for the next allocation, instead of returning it to the system.
+    """Let the C library keep freed memory for the next allocation, instead of returning it to the system.
 
     By default, glibc, the C library of Linux, returns large blocks at once. In each training step on a CPU, the system
     must then provide and clear new pages. With other C libraries, this function does nothing.

@@ -18,8 +18,7 @@ from modeling_aogpt.loading import ADAPTER, Model, find_base, load_model, restor
 
 
 def find_model(name_or_path: str | Path) -> str:
-    """
-    Return the model folder of a training run. If `name_or_path` is not the folder of a run, return it unchanged.
+    """Return the model folder of a training run. If `name_or_path` is not the folder of a run, return it unchanged.
 
     Raise a `ValueError` if the run is not finished, or if `name_or_path` is a file.
     """
@@ -63,8 +62,7 @@ def longest_sequence(config: PreTrainedConfig) -> int | None:
 
 
 def identity_of_weights(name: str) -> str | None:
-    """
-    Return an identifier of a model's weights: the commit on the Hub or, for a folder, a hash of the tensors.
+    """Return an identifier of a model's weights: the commit on the Hub or, for a folder, a hash of the tensors.
 
     The hash of safetensors files does not depend on how the tensors are divided into files. The result is None for an
     unknown name, and for a folder without weights.

@@ -22,8 +22,7 @@ def total(documents: Dataset, column: str) -> int:
 
 
 def cut(documents: Iterable[dict[str, list[int]]], sequence_length: int) -> Iterator[dict[str, Any]]:
-    """
-    Join documents, and yield sequences of `sequence_length` ids. The last sequence may be shorter.
+    """Join documents, and yield sequences of `sequence_length` ids. The last sequence may be shorter.
 
     If the documents have `token_bytes`, add `num_bytes`: the number of bytes of text in each sequence.
     """
@@ -50,8 +49,7 @@ def full_rows(documents: Dataset, sequence_length: int) -> Iterator[dict[str, An
 
 
 def count_left_out_tokens(documents: Dataset, sequence_length: int, split: str) -> dict[str, int]:
-    """
-    Return `left_out_tokens`, the number of tokens after the last full sequence of packed documents.
+    """Return `left_out_tokens`, the number of tokens after the last full sequence of packed documents.
 
     Raise a `ValueError` if the documents have too few tokens for one sequence.
     """
@@ -76,8 +74,7 @@ def pack(documents: Dataset, sequence_length: int) -> Dataset:
 
 
 class PackedRows:
-    """
-    Sequences of packed documents, read from the memory-mapped files of the documents when they are accessed.
+    """Sequences of packed documents, read from the memory-mapped files of the documents when they are accessed.
 
     If the last sequence is incomplete, it is left out.
     """
@@ -104,8 +101,7 @@ class PackedRows:
 def leave_out_long(
     documents: Dataset, sequence_length: int, split: str, drop_long_documents: bool
 ) -> tuple[Dataset, dict[str, int]]:
-    """
-    Return the documents that fit into a sequence, and the number of documents that were too long.
+    """Return the documents that fit into a sequence, and the number of documents that were too long.
 
     Documents that are too long are an error, unless `drop_long_documents` is set and some documents fit.
     """
@@ -147,8 +143,7 @@ def _pad_columns(columns: dict[str, list], sequence_length: int, end_of_text: in
 
 
 def keep_first_tokens(batch: dict[str, torch.Tensor], start_token_id: int | None) -> dict[str, torch.Tensor]:
-    """
-    Put the start token before all sequences of a batch (`input_ids`, `orders`, ...) if one of them begins with it.
+    """Put the start token before all sequences of a batch (`input_ids`, `orders`, ...) if one of them begins with it.
 
     In packed text, a sequence may begin with an end-of-text that is also the model's start token. The model would take
     it for the start of a text, and not score it.

@@ -62,8 +62,7 @@ def must_use_cpu() -> bool:
 
 @contextmanager
 def together(accelerator: Accelerator) -> Iterator[None]:
-    """
-    Run a block, and wait at its end until all processes have run it. If it fails in one process, the others exit.
+    """Run a block, and wait at its end until all processes have run it. If it fails in one process, the others exit.
 
     The processes wait in a group on the CPU: collectives on GPUs time out after ten minutes, which may be too short.
     """
@@ -95,8 +94,7 @@ def cpu_group() -> distributed.ProcessGroup:
 
 @contextmanager
 def in_turn(accelerator: Accelerator) -> Iterator[None]:
-    """
-    Run a block first in the main process, then in one process of each other machine, then in all other processes.
+    """Run a block first in the main process, then in one process of each other machine, then in all other processes.
 
     Later processes can then use the files that earlier processes have cached. They wait as in `together`.
     """

@@ -1,7 +1,6 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
-"""
-Splits of a corpus, and the documents that belong to them.
+"""Splits of a corpus, and the documents that belong to them.
 
 All copies of a document belong to the same split, except those that a function yields with different keys. Two
 documents are copies if they differ only in whitespace.
@@ -33,8 +32,7 @@ def sha256(key: str) -> bytes:
 
 
 def is_held_out(digest: bytes, fraction: float) -> bool:
-    """
-    Return whether the document with this hash belongs to the validation split.
+    """Return whether the document with this hash belongs to the validation split.
 
     The decision is the same on every machine, and does not depend on other documents. A larger `fraction` holds out the
     same documents and additional ones.
@@ -67,8 +65,7 @@ def select_others(texts: Iterable[str | None], held_out: Container[bytes]) -> li
 
 @dataclass(frozen=True)
 class Split:
-    """
-    Documents of a split: those that `select` returns for each batch of the column `column` of `rows`.
+    """Documents of a split: those that `select` returns for each batch of the column `column` of `rows`.
 
     `rows` may be the whole corpus. Writing the documents of a split to a dataset of their own would read a large corpus
     once more, so `encode_documents` selects and tokenizes in one pass.

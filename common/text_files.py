@@ -69,8 +69,7 @@ def load_files(
     streaming: bool = False,
     num_proc: int | None = None,
 ) -> Dataset | IterableDataset:
-    """
-    Load the documents of local files of one kind (see `kind_of`), with `num_proc` processes.
+    """Load the documents of local files of one kind (see `kind_of`), with `num_proc` processes.
 
     The first column of a dataset is `text` (see `keep_text`). A stream has the columns of the files.
     """
@@ -152,8 +151,7 @@ def read_lines(file: str) -> Iterator[tuple[int, str]]:
 
 
 def keep_text(dataset: Dataset, text_column: str) -> Dataset:
-    """
-    Return a dataset whose first column, `text`, has the documents. Log the number of rows without a document.
+    """Return a dataset whose first column, `text`, has the documents. Log the number of rows without a document.
 
     A dataset with the columns of examples (see common/examples.py) gets the column `example` instead.
     """
@@ -168,8 +166,7 @@ def keep_text(dataset: Dataset, text_column: str) -> Dataset:
 
 
 def check_column(features: Mapping[str, Any], text_column: str) -> str:
-    """
-    Return the column with the documents: `text` if it is the only column, or else `text_column`.
+    """Return the column with the documents: `text` if it is the only column, or else `text_column`.
 
     Raise a `ValueError` if the column does not exist, or does not hold text.
     """

@@ -18,8 +18,7 @@ BYTE_OF_CHARACTER = {character: byte for byte, character in bytes_to_unicode().i
 
 
 def train_tokenizer(documents: Iterable[str], vocab_size: int) -> PreTrainedTokenizerFast:
-    """
-    Train a byte-level BPE tokenizer like GPT-2's. Merges do not cross word boundaries, and any text can be encoded.
+    """Train a byte-level BPE tokenizer like GPT-2's. Merges do not cross word boundaries, and any text can be encoded.
 
     The same documents in the same order always give the same tokenizer. `vocab_size` counts 256 bytes, `<|endoftext|>`
     (id 0) and merges, but not the mask token. Raise a `ValueError` if it is less than 257, or if the documents do not
@@ -53,8 +52,7 @@ def train_tokenizer(documents: Iterable[str], vocab_size: int) -> PreTrainedToke
 
 
 def vocabulary_arguments(tokenizer: PreTrainedTokenizerBase) -> dict[str, int | None]:
-    """
-    Return the arguments of `AOGPTConfig` that depend on the tokenizer.
+    """Return the arguments of `AOGPTConfig` that depend on the tokenizer.
 
     The mask has the first id after the ids of text. A decoder never embeds the mask, so the token table needs no entry
     for it. The table of GPT-2's 50257 ids is padded to 50304, as in the released checkpoints.
@@ -76,8 +74,7 @@ def decode(ids: list[int], tokenizer: PreTrainedTokenizerBase) -> str:
 
 
 def to_bytes(ids: Sequence[int], tokenizer: PreTrainedTokenizerBase) -> bytes:
-    """
-    Return the UTF-8 bytes of the text of tokens. Unlike decoding, this also works for tokens that split a character.
+    """Return the UTF-8 bytes of the text of tokens. Unlike decoding, this also works for tokens that split a character.
 
     The tokenizer must be lossless: byte-level BPE or SentencePiece. Special tokens become their names, such as
     `<|endoftext|>`.

@@ -1,7 +1,6 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
-"""
-Demo that fills in missing tokens of a text step by step, in the order that the user chooses.
+"""Demo that fills in missing tokens of a text step by step, in the order that the user chooses.
 
     python demo/app.py [MODEL]
 
@@ -71,8 +70,7 @@ class Token:
 def encode(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, text: str, ending: str, longest_gap: int = 1
 ) -> torch.LongTensor:
-    r"""
-    Return the ids (1, n) of a text with masks.
+    r"""Return the ids (1, n) of a text with masks.
 
     In the text, `\_` stands for an underscore, and `\\` for a backslash. Each other `_` stands for 1 to `longest_gap`
     missing tokens. The model chooses how many. `ending="end"` pads the text with end-of-text;
@@ -100,8 +98,7 @@ def encode(
 
 
 def _choose_lengths(model: PreTrainedModel, ids: list[int], longest_gap: int, padded_length: int | None) -> list[int]:
-    """
-    Let the model choose the number of masks of each gap, up to `longest_gap` for each mask in `ids`. Return the ids.
+    """Let the model choose the number of masks of each gap, up to `longest_gap` for each mask in `ids`. Return the ids.
 
     Adjacent masks are one gap. Without `padded_length`, a gap at the end has no length, because text would continue it.
     """
@@ -130,8 +127,7 @@ def fill(
     seed: int,
     **settings: Any,
 ) -> Iterator[list[Token]]:
-    """
-    Yield tokens before the first step, after each step, and finally with their log-probabilities.
+    """Yield tokens before the first step, after each step, and finally with their log-probabilities.
 
     The model computes the log-probability of a token without temperature and top-p, given the tokens filled in before
     it. The sum of these values is the log-likelihood of the generated tokens in the order in which they were filled in.
@@ -171,8 +167,7 @@ def step_color(step: int, last: int) -> str:
 
 
 def render(tokens: list[Token], end_of_text: str = "", seed: int | None = None) -> str:
-    """
-    Return tokens as HTML.
+    """Return tokens as HTML.
 
     The end-of-text tokens at the end are left out, except for the first one if it was generated.
     """

@@ -8,8 +8,7 @@ import numpy as np
 
 
 def perplexity_over(nats: np.ndarray, num_tokens: np.ndarray) -> dict[str, float | None]:
-    """
-    Return the perplexity per token over all sequences, with its standard error.
+    """Return the perplexity per token over all sequences, with its standard error.
 
     Each array has one value per sequence. For a single sequence, the standard error is None.
     """
@@ -28,8 +27,7 @@ def bits_per_byte_over(nats: np.ndarray, num_bytes: np.ndarray) -> dict[str, flo
 
 
 def ratio_with_error(values: np.ndarray, sizes: np.ndarray) -> tuple[float, float | None]:
-    """
-    Return sum(values) / sum(sizes), and its standard error. With only one value, the standard error is None.
+    """Return sum(values) / sum(sizes), and its standard error. With only one value, the standard error is None.
 
     The standard error is a first-order approximation. The pairs (value, size) must be independent.
     """

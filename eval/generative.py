@@ -1,7 +1,6 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
-"""
-Generative perplexity of any-order models for several numbers of steps, values of top-p and temperatures.
+"""Generative perplexity of any-order models for several numbers of steps, values of top-p and temperatures.
 
     python eval/generative.py MODEL [MODEL ...] --output_dir DIR [--judge gpt2-large] [--steps 64 128] ...
     accelerate launch eval/generative.py MODEL ...
@@ -100,8 +99,7 @@ class GenerativeArguments(Options):
 
 @dataclass(frozen=True)
 class Cell:
-    """
-    Settings that determine a set of samples. The samples are one cell of the table of results.
+    """Settings that determine a set of samples. The samples are one cell of the table of results.
 
     `weights` identifies the weights of the model (see `identity_of_weights`).
     """
@@ -266,8 +264,7 @@ def write_results(results: list[dict[str, Any]], arguments: GenerativeArguments)
 
 
 def draw_frontier(results: Sequence[dict[str, Any]], path: Path) -> None:
-    """
-    Plot generative perplexity against the mean unigram entropy of the samples.
+    """Plot generative perplexity against the mean unigram entropy of the samples.
 
     There is one line for each model and number of steps. Each point of a line is a pair of top-p and temperature.
     """

@@ -1,7 +1,6 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
-"""
-The command line of the lm-evaluation-harness, with the additional model type `aogpt` for any-order models.
+"""The command line of the lm-evaluation-harness, with the additional model type `aogpt` for any-order models.
 
     python eval/harness.py run --model aogpt --model_args pretrained=MODEL,context_order=random --tasks TASK [...]
     accelerate launch eval/harness.py run --model aogpt ...
@@ -62,8 +61,7 @@ def _to_tensors(queries: Sequence[Gap]) -> tuple[torch.LongTensor, torch.BoolTen
 
 @dataclass
 class HarnessArguments:
-    """
-    Arguments of the model type `aogpt`, which are passed with `--model_args`.
+    """Arguments of the model type `aogpt`, which are passed with `--model_args`.
 
     Args:
         pretrained: Folder of a model or a run, or Hub name.
@@ -127,8 +125,7 @@ class HarnessArguments:
 
 @register_model("aogpt")
 class AnyOrderLM(LM):
-    """
-    Model type of the harness that computes log p(completion | context) with an AO-GPT or sigma-GPT.
+    """Model type of the harness that computes log p(completion | context) with an AO-GPT or sigma-GPT.
 
     The model reads the whole context in `context_order`, and then predicts the completion in `completion_order`. With
     random orders, the log-likelihood is averaged over `num_orders` orders. The average is a lower bound on the log of
@@ -252,8 +249,7 @@ class AnyOrderLM(LM):
     def _score_all(
         self, queries: Sequence[Gap], disable_tqdm: bool, with_greedy: bool = True
     ) -> Iterator[tuple[int, tuple[float, bool]]]:
-        """
-        Yield the index and the results of each query: its log-likelihood, and whether its targets are the likeliest.
+        """Yield the index and the results of each query: its log-likelihood, and whether its targets are the likeliest.
 
         With `with_greedy=False`, the second value is not computed, and is False. Queries of similar length share a
         batch, so batches contain little padding.
@@ -301,8 +297,7 @@ class AnyOrderLM(LM):
         return (ids.masked_scatter(is_target, torch.cat(likeliest)) == ids).all(dim=-1)
 
     def loglikelihood_rolling(self, requests: list[Instance], disable_tqdm: bool = False) -> list[float]:
-        """
-        Return log p of whole texts in nats, predicted in `completion_order`.
+        """Return log p of whole texts in nats, predicted in `completion_order`.
 
         Texts of more than `max_length` tokens are cut into parts, which are scored independently.
         """

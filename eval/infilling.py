@@ -1,7 +1,6 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
-"""
-Infilling of held-out text or of a file: exact matches and bits per byte, for gaps of known and of unknown length.
+"""Infilling of held-out text or of a file: exact matches and bits per byte, for gaps of known and of unknown length.
 
     python eval/infilling.py RUN [RUN ...] [--num_documents N] [--max_gap N] [--output_dir DIR]
     python eval/infilling.py MODEL [MODEL ...] --file HumanEval-SingleLineInfilling.jsonl.gz --max_length 32
@@ -113,8 +112,7 @@ class InfillingArguments(Options):
 
 @dataclass
 class Gap:
-    """
-    A document with a gap.
+    """A document with a gap.
 
     Attributes:
         ids: Token ids of the original document, without padding.
@@ -141,8 +139,7 @@ class Gap:
 
 
 def make_gaps(documents: list[list[int]], count: int, max_gap: int, seed: int, may_be_last: bool = True) -> list[Gap]:
-    """
-    Draw gaps in `count` evenly spaced documents of at least two tokens, or in all of them if there are fewer.
+    """Draw gaps in `count` evenly spaced documents of at least two tokens, or in all of them if there are fewer.
 
     In each document, at least one token remains. Unless `may_be_last`, there is a token after each gap, because without
     padding, nothing shows the length of a gap at the end.
@@ -163,8 +160,7 @@ def make_gaps(documents: list[list[int]], count: int, max_gap: int, seed: int, m
 def make_sentence_gaps(
     documents: list[list[int]], count: int, max_gap: int, seed: int, tokenizer: PreTrainedTokenizerBase
 ) -> list[Gap]:
-    """
-    Draw sentences as gaps, in `count` evenly spaced documents with sentences of at most `max_gap` tokens.
+    """Draw sentences as gaps, in `count` evenly spaced documents with sentences of at most `max_gap` tokens.
 
     If there are fewer such documents, all of them are used. The first and the last sentence of a document are never
     gaps, because packing may have cut them.
@@ -184,8 +180,7 @@ def make_sentence_gaps(
 
 
 def find_sentences(ids: list[int], max_gap: int, tokenizer: PreTrainedTokenizerBase) -> list[tuple[int, int]]:
-    """
-    Return (start, length) in tokens for each sentence of at most `max_gap` tokens, without the first and the last one.
+    """Return (start, length) in tokens for each sentence of at most `max_gap` tokens but the first and the last one.
 
     A token that is only partly in a sentence is not part of it. Sentences without whole tokens are left out.
     """
@@ -200,8 +195,7 @@ def find_sentences(ids: list[int], max_gap: int, tokenizer: PreTrainedTokenizerB
 
 
 def gaps_of_file(folder: Path, options: InfillingArguments) -> list[Gap]:
-    """
-    Return the gaps of a JSONL file, with as much text around them as fits into the model in `folder`.
+    """Return the gaps of a JSONL file, with as much text around them as fits into the model in `folder`.
 
     Raises:
         ValueError: If a row cannot be used, or if there is no row.
@@ -238,8 +232,7 @@ def cut_around(before: list[int], after: list[int], room: int) -> tuple[list[int
 
 
 def decode_after(before: list[int], ids: list[int], tokenizer: PreTrainedTokenizerBase, has_space: bool = False) -> str:
-    """
-    Decode `before` and `ids` together, and return the text of `ids`. Alone, it could lose its leading space.
+    """Decode `before` and `ids` together, and return the text of `ids`. Alone, it could lose its leading space.
 
     If the text before ends with a space (`has_space`) that `before` lacks, the space is not returned.
     """
@@ -251,8 +244,7 @@ def decode_after(before: list[int], ids: list[int], tokenizer: PreTrainedTokeniz
 
 
 class Filler:
-    """
-    Methods that fill in gaps with a model.
+    """Methods that fill in gaps with a model.
 
     Args:
         model: The model.
@@ -378,8 +370,7 @@ def fill_in(filler: Filler, gaps: list[Gap], journal: Journal, name: str = "") -
 
 
 def evaluate(fillings: Fillings, gaps: list[Gap], tokenizer: PreTrainedTokenizerBase) -> dict[str, dict[str, Any]]:
-    """
-    Return, for each method, the fraction of exact matches, and bits per byte.
+    """Return, for each method, the fraction of exact matches, and bits per byte.
 
     For gaps of unknown length, the result also has the fraction of right lengths, and has no bits per byte if `infill`
     compares lengths. A match is exact if its tokens have the same bytes as the removed tokens. The tokens themselves

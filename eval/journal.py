@@ -1,7 +1,6 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
-"""
-Results of many sequences, such as log-likelihoods. Processes divide the batches, and keep finished ones on disk.
+"""Results of many sequences, such as log-likelihoods. Processes divide the batches, and keep finished ones on disk.
 
 The results do not depend on the number of processes.
 """
@@ -26,8 +25,7 @@ from modeling_aogpt import DataCollatorForAnyOrderLM
 
 
 class Journal:
-    """
-    Values of finished batches, which can be written as JSON. They are kept on disk, so a stopped run can continue.
+    """Values of finished batches, which can be written as JSON. They are kept on disk, so a stopped run can continue.
 
     When a process finishes a batch, it appends a line to its own file, so not even `kill -9` loses finished batches. At
     the start, each process reads all files, so a run can continue with another number of processes.
@@ -59,8 +57,7 @@ class Journal:
     def complete(
         self, sizes: dict[str, int], batch_size: int, compute: Callable[[str, list[int]], list[Any]], **bar: Any
     ) -> dict[str, list[Any]]:
-        """
-        Compute the values that are missing, and return the `sizes[key]` values of each key.
+        """Compute the values that are missing, and return the `sizes[key]` values of each key.
 
         `compute` returns the values with a key and at most `batch_size` indices. `bar` are options of a progress bar.
         """
@@ -115,8 +112,7 @@ def score_sequences(
     journal: Journal | None = None,
     name: str = "",
 ) -> np.ndarray:
-    """
-    Return the negative log-likelihood of each sequence in nats.
+    """Return the negative log-likelihood of each sequence in nats.
 
     For random orders, it is averaged over `num_orders` orders. The orders of a sequence depend on `seed`, its index and
     `num_orders`, but not on its batch. Other random numbers (for ensembles, and for the masks of an encoder) also

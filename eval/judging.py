@@ -32,8 +32,7 @@ class Sample:
 
 
 class Judge:
-    """
-    A causal language model that scores samples.
+    """A causal language model that scores samples.
 
     If the judge has the same tokenizer as the model of the samples, it scores their ids. Otherwise, it encodes their
     text with its own tokenizer.
@@ -63,8 +62,7 @@ class Judge:
         return self.tokenizer(texts, add_special_tokens=False, verbose=False)["input_ids"]
 
     def perplexity(self, sequences: Sequence[list[int]], batch_size: int) -> dict[str, Any]:
-        """
-        Return the generative perplexity of samples, given as the judge's ids. The first token of each is not scored.
+        """Return the generative perplexity of samples, given as the judge's ids. The first token of each is not scored.
 
         The result is a dictionary with these keys:
 

@@ -1,7 +1,6 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
-"""
-Benchmark datasets for zero-shot perplexity: loading, detokenization, and two protocols for cutting them into sequences.
+"""Benchmark datasets for zero-shot perplexity: loading, detokenization, and two protocols that cut sequences.
 
 `published` is the protocol of the paper's tables. It divides the documents among 8 workers. Each worker divides its
 documents into batches of 1000. The documents of a batch, each followed by end-of-text, are joined and cut into
@@ -40,8 +39,7 @@ def _read_wikitext_line(line: str) -> str:
 
 @dataclass(frozen=True)
 class EvaluationSet:
-    """
-    A benchmark dataset.
+    """A benchmark dataset.
 
     Attributes:
         title: Column title in the paper's tables.
@@ -122,8 +120,7 @@ EVALUATION_SETS = {
 
 
 def load_texts(name: str, data_dir: str | None = None, split: str | None = None) -> Dataset:
-    """
-    Load a dataset, and return its detokenized documents in the column `text`.
+    """Load a dataset, and return its detokenized documents in the column `text`.
 
     Args:
         name: One of `EVALUATION_SETS`.
@@ -209,8 +206,7 @@ def published_precisions(config: PreTrainedConfig) -> dict[str, str]:
 
 
 def released_subset(name: str, num_sequences: int) -> list[int]:
-    """
-    Return the indices of the sequences that the released script of AO-GPT scores in random orders.
+    """Return the indices of the sequences that the released script of AO-GPT scores in random orders.
 
     The script stops after 16 batches of 8 sequences, except on PTB. With 2, 4, 8 or 16 processes, PyTorch's
     `DistributedSampler` draws these sequences with seed 0, so all runs use the same ones. With one process, the script
@@ -223,8 +219,7 @@ def released_subset(name: str, num_sequences: int) -> list[int]:
 
 
 def cut_into_sequences(documents: Dataset, length: int, protocol: str) -> list[dict[str, Any]]:
-    """
-    Cut encoded documents into sequences of `length` tokens, as a protocol (a key of `PROTOCOLS`) defines.
+    """Cut encoded documents into sequences of `length` tokens, as a protocol (a key of `PROTOCOLS`) defines.
 
     Returns:
         A dictionary for each sequence, with `input_ids`, `num_tokens` and `num_bytes`.

@@ -1,7 +1,6 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
-"""
-Negative log-likelihoods of a batch under any-order, masked diffusion and causal models.
+"""Negative log-likelihoods of a batch under any-order, masked diffusion and causal models.
 
 A `measure` is one of three kinds of log-likelihood:
 
@@ -31,8 +30,7 @@ Batch = dict[str, torch.Tensor]  # output of DataCollatorForAnyOrderLM, on the m
 
 @dataclass
 class AnyOrderScorer:
-    """
-    Scorer of AO-GPT, sigma-GPT and encoder-only masked diffusion models.
+    """Scorer of AO-GPT, sigma-GPT and encoder-only masked diffusion models.
 
     Attributes:
         model: The model.
@@ -74,8 +72,7 @@ class AnyOrderScorer:
 
 @dataclass
 class CausalScorer:
-    """
-    Scorer of any causal language model of Transformers.
+    """Scorer of any causal language model of Transformers.
 
     Attributes:
         start_id: Id to put before each sequence, so that the first token is also scored. None means that the first
@@ -120,8 +117,7 @@ ModelScorer = AnyOrderScorer | CausalScorer
 def load_scorer(
     name: str, dtype: torch.dtype, device: torch.device, revision: str | None = None, **settings: int
 ) -> ModelScorer:
-    """
-    Load a model from a folder or the Hub, and return its scorer.
+    """Load a model from a folder or the Hub, and return its scorer.
 
     `revision` is a commit of the Hub repository. `settings` are arguments of `AnyOrderScorer`.
     """
@@ -142,8 +138,7 @@ def load_scorer(
 
 @torch.no_grad()
 def check_causal(model: PreTrainedModel, name: str) -> None:
-    """
-    Raise a `ValueError` if predictions of a model depend on later tokens.
+    """Raise a `ValueError` if predictions of a model depend on later tokens.
 
     This happens with encoders such as BERT: Transformers has causal language model classes for them, but they are
     causal only if the configuration has `is_decoder=True`.

@@ -1,7 +1,6 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
-"""
-Markdown tables that compare models with each other and with published results (Tables 1, 4 and 5 of arXiv 2506.19935).
+"""Markdown tables that compare models with each other and with Tables 1, 4 and 5 of arXiv 2506.19935.
 
     python eval/tables.py RESULTS.json [...]
 
@@ -91,8 +90,7 @@ CLEAN = "clean protocol, which drops no tokens"
 
 
 def list_departures(results: dict[str, Any], measure: str, names: Iterable[str]) -> list[str]:
-    """
-    List how an evaluation differs from the published one. With any difference, perplexities cannot be compared.
+    """List how an evaluation differs from the published one. With any difference, perplexities cannot be compared.
 
     `names` are names of datasets. Only those in `EVALUATION_SETS` count.
     """
@@ -190,8 +188,7 @@ def zero_shot_table(runs: Sequence[dict[str, Any]]) -> str:
 
 
 def generative_table(results: Sequence[dict[str, Any]], average: str = "mean") -> str:
-    """
-    Return a table of generative perplexities like the paper's Table 1, with the models of `results` in bold.
+    """Return a table of generative perplexities like the paper's Table 1, with the models of `results` in bold.
 
     If GPT-2 large is the judge and `average` is `"mean"`, published results are shown first. A cell has the form
     "generative perplexity ± standard error / mean unigram entropy of the samples in nats". `average` is `"mean"` for

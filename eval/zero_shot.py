@@ -1,7 +1,6 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
-"""
-Zero-shot perplexity and bits per byte of a model, left to right and in random orders.
+"""Zero-shot perplexity and bits per byte of a model, left to right and in random orders.
 
     python eval/zero_shot.py MODEL --text_file FILE [...]
     python eval/zero_shot.py MODEL --datasets lambada wikitext2 ptb wikitext103 lm1b [--protocol clean] [--data_dir DIR]
@@ -139,8 +138,7 @@ class ScoringArguments(Options):
 
 @dataclass
 class Text:
-    """
-    A text to score.
+    """A text to score.
 
     Attributes:
         sequences: Sequences as dictionaries with `input_ids`, `num_tokens` (without padding) and `num_bytes`.
@@ -158,8 +156,7 @@ def zero_shot(
     output: Path | None = None,
     identity: str | None = None,
 ) -> dict[str, Any]:
-    """
-    Evaluate a model, and return the results.
+    """Evaluate a model, and return the results.
 
     Args:
         model_name: Folder or Hub name of the model.
@@ -260,8 +257,7 @@ def _load_tokenizer(model_name: str, scorer: ModelScorer, arguments: ScoringArgu
 
 
 def choose_length(model: PreTrainedModel, arguments: ScoringArguments, default: int | None) -> int:
-    """
-    Return the number of tokens in a sequence. It defaults to `default`; for datasets, at most to `PUBLISHED_LENGTH`.
+    """Return the number of tokens in a sequence. It defaults to `default`; for datasets, at most to `PUBLISHED_LENGTH`.
 
     Raises:
         ValueError: If the model does not support the length.
@@ -365,8 +361,7 @@ def _score_text(
 
 
 def _summarize(scorer: ModelScorer, sequences: list[dict[str, Any]], nats: np.ndarray) -> dict[str, Any]:
-    """
-    Return the results of one measure on one text. They are shown by the columns of `COLUMNS` in eval/tables.py.
+    """Return the results of one measure on one text. They are shown by the columns of `COLUMNS` in eval/tables.py.
 
     `nats` has the negative log-likelihood of each sequence.
     """
@@ -389,8 +384,7 @@ def format_report(results: dict[str, Any]) -> str:
 
 
 def output_paths(model_name: str, identity: str | None, arguments: ScoringArguments) -> tuple[Path, Path]:
-    """
-    Return the path of the results, and the folder for finished batches.
+    """Return the path of the results, and the folder for finished batches.
 
     Both names contain a hash of the model's name, of its weights, and of all arguments that affect results. If
     `output_dir` is set, it is the folder of the results.

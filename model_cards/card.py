@@ -25,8 +25,7 @@ FACTS = {
 
 
 def find_cards() -> dict[str, tuple[Path, str | None]]:
-    """
-    Return the YAML file and the model size of each card in this folder. The size is None for a file without sizes.
+    """Return the YAML file and the model size of each card in this folder. The size is None for a file without sizes.
 
     Keys are the names of the cards, such as `quickstart` or `ao-gpt-small`.
     """
@@ -38,8 +37,7 @@ def find_cards() -> dict[str, tuple[Path, str | None]]:
 
 
 def read_facts(card: str, default: str = "default") -> dict[str, Any]:
-    """
-    Return the facts of a card as a dictionary.
+    """Return the facts of a card as a dictionary.
 
     Args:
         card: Name of a card in this folder, or path of a YAML file.
@@ -87,8 +85,7 @@ def render_card(
     pad_texts: bool = False,
     is_left_to_right: bool = False,
 ) -> ModelCard:
-    """
-    Return the card of a model.
+    """Return the card of a model.
 
     Args:
         repo_id: Name of the repository. The code examples in the card load the model from it.

@@ -1,7 +1,6 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
-"""
-Script that tests a model folder in a separate process, with only torch and transformers.
+"""Script that tests a model folder in a separate process, with only torch and transformers.
 
     python -I check_staged.py FOLDER EXPECTED.safetensors
 
@@ -18,8 +17,7 @@ PROJECT = ("modeling_aogpt", "common", "training", "eval", "model_cards", "tests
 
 
 def hide_other_packages(*kept: str) -> set[str]:
-    """
-    Make installed packages unavailable for import in this process, except the packages `kept` and their requirements.
+    """Make installed packages unavailable for import in this process, except those `kept` and their requirements.
 
     Return the names of the modules that can no longer be imported.
     """

@@ -24,8 +24,7 @@ ORDER_SETTINGS = (
 
 @dataclass(frozen=True)
 class Measurement:
-    """
-    One measured value.
+    """One measured value.
 
     Attributes:
         dataset_name: Name of the dataset, as shown in the card.
@@ -123,8 +122,7 @@ def _join_names(names: list[str]) -> str:
 
 
 def remove_folders(name: str) -> str:
-    """
-    Return a Hub name unchanged. For a path, return only the last part, because names of folders are private.
+    """Return a Hub name unchanged. For a path, return only the last part, because names of folders are private.
 
     For the model of a run, RUN/model, this is the name of the run.
     """
@@ -138,8 +136,7 @@ def remove_folders(name: str) -> str:
 
 
 def read_zero_shot_measurements(path: Path, num_parameters: int, weights: str | None = None) -> list[Measurement]:
-    """
-    Return the measurements in a JSON file of eval/zero_shot.py.
+    """Return the measurements in a JSON file of eval/zero_shot.py.
 
     Args:
         path: The file.
@@ -178,8 +175,7 @@ def read_zero_shot_measurements(path: Path, num_parameters: int, weights: str | 
 
 
 def _describe_split(name: str, results: dict[str, Any], measure: str) -> str:
-    """
-    Return the split of a dataset, and how it was scored.
+    """Return the split of a dataset, and how it was scored.
 
     For a benchmark dataset, name the protocol, and list the differences from published results.
     """

@@ -1,7 +1,6 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
-"""
-Command that prepares the files of a Hub repository for a model, checks them, and uploads them with --push.
+"""Command that prepares the files of a Hub repository for a model, checks them, and uploads them with --push.
 
     python model_cards/publish.py RUN_OR_MODEL REPO_ID [--card NAME] [--output_dir DIR] [--push] [...]
 
@@ -92,8 +91,7 @@ def default_card(config: AOGPTConfig, is_left_to_right: bool) -> str:
 
 
 def stage(source: Path, repo_id: str, folder: Path, arguments: PublishArguments) -> None:
-    """
-    Write the files of a repository: weights in safetensors, configurations, code, tokenizer, licence and card.
+    """Write the files of a repository: weights in safetensors, configurations, code, tokenizer, licence and card.
 
     Args:
         source: A finished run of training/pretrain.py, its model folder, or another model folder.
@@ -171,8 +169,7 @@ def _read_measurements(
 
 
 def _fit_texts(facts: dict[str, Any], tokenizer: PreTrainedTokenizerBase, longest: int) -> dict[str, Any]:
-    """
-    Return the facts of a card. Cut `text` if the text and one mask together have more than `longest` tokens.
+    """Return the facts of a card. Cut `text` if the text and one mask together have more than `longest` tokens.
 
     Raises:
         ValueError: If `infill`, the text with masks, is too long.
@@ -213,8 +210,7 @@ def _with_run_facts(facts: dict[str, Any], card: str, run: Path, results: dict[s
 
 
 def load_local(folder: Path) -> Model:
-    """
-    Load a model from a folder, with the code of this package. Only safetensors weights are accepted.
+    """Load a model from a folder, with the code of this package. Only safetensors weights are accepted.
 
     A LoRA adapter is merged into its base model, so that users need neither PEFT nor the base model.
     """
@@ -227,8 +223,7 @@ def load_local(folder: Path) -> Model:
 
 @torch.no_grad()
 def check(folder: Path) -> None:
-    """
-    Test a prepared folder in a process that can import only torch and transformers. The process prints the outcomes.
+    """Test a prepared folder in a process that can import only torch and transformers. The process prints the outcomes.
 
     Raises:
         ValueError: If a check failed. The message contains the error output of the process.
@@ -262,8 +257,7 @@ def check(folder: Path) -> None:
 
 
 def push(folder: Path, repo_id: str, api: HfApi, private: bool = False) -> str:
-    """
-    Replace all files of a repository by the files of a folder in one commit. Return the URL of the commit.
+    """Replace all files of a repository by the files of a folder in one commit. Return the URL of the commit.
 
     If the upload fails, the repository does not change. The Hub keeps weights that were already sent, so the next
     attempt does not send them again.

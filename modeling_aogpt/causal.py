@@ -1,7 +1,6 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
-"""
-Parts of `AOGPTForCausalLM` that follow the conventions of Transformers: inputs and caches of a pass, generation.
+"""Parts of `AOGPTForCausalLM` that follow the conventions of Transformers: inputs and caches of a pass, generation.
 
 Every forward pass runs the start row, followed by one row for each new token. The start row is not cached. If a text
 begins with the model's start token, the row of this token is a start row, too. No other row attends to the token, and
@@ -50,8 +49,7 @@ def check_old_cache_name(cache: Cache | None) -> None:
 
 
 class StartRowCache:
-    """
-    Wrapper of a Transformers cache that does not store the start row, the first row of every forward pass.
+    """Wrapper of a Transformers cache that does not store the start row, the first row of every forward pass.
 
     `is_start` (batch, n) marks new tokens that are start tokens. In the first layer, their keys become `START_KEY`.
     """
@@ -188,8 +186,7 @@ def replace_start_row(
     num_cached: int | torch.Tensor,
     cache: Cache | None,
 ) -> tuple[int, torch.LongTensor | None]:
-    """
-    Return the number of start rows to add, and the hidden slot (batch,) of start tokens; -1 or None if there is none.
+    """Return the number of start rows to add, and the hidden slot (batch,) of start tokens, -1 or None without one.
 
     If every text begins with a start token in the first column, these tokens are visible, and no start row is added.
     Static caches always hide start tokens, because compiled passes cannot read how they were filled.
@@ -229,8 +226,7 @@ def warn_if_started(config: AOGPTConfig, tokens: torch.LongTensor) -> None:
 
 
 def find_rows_beyond(model: PreTrainedModel, targets: torch.LongTensor, last: int | None) -> torch.BoolTensor | None:
-    """
-    Return whether each row predicts a position that the model lacks; None if no row does, or in training.
+    """Return whether each row predicts a position that the model lacks; None if no row does, or in training.
 
     `targets` (batch, n) are the target positions of the rows, and `last` is an upper bound of positions, if known.
     """
@@ -272,8 +268,7 @@ def check_not_packed(position_ids: torch.LongTensor) -> None:
 def split_attention_mask(
     attention_mask: torch.Tensor | None, batch_size: int, length: int, num_cached: int | torch.Tensor
 ) -> tuple[torch.BoolTensor | None, torch.BoolTensor | None]:
-    """
-    Check an attention mask, and return it as (is_token, is_visible), of which at most one is not None.
+    """Check an attention mask, and return it as (is_token, is_visible), of which at most one is not None.
 
     A 2-D mask gives `is_token` (batch, cached + n). A 4-D mask gives `is_visible` (batch or 1, 1, n, slots).
     """
@@ -320,8 +315,7 @@ def prepare_positions(
     starts: torch.LongTensor | None,
     is_start: torch.BoolTensor | None,
 ) -> tuple[torch.LongTensor, int | None]:
-    """
-    Check `position_ids`, which count a start token as in Transformers, or count positions without padding.
+    """Check `position_ids`, which count a start token as in Transformers, or count positions without padding.
 
     Return the positions (batch or 1, n) of the tokens, at which a start token has -1, and an upper bound, if known.
     """
@@ -372,8 +366,7 @@ def make_causal_mask(
     num_cached: int | torch.Tensor,
     device: torch.device,
 ) -> torch.BoolTensor | None:
-    """
-    Return the attention mask (batch or 1, 1, rows, slots) with the added start row, or None if attention is causal.
+    """Return the attention mask (batch or 1, 1, rows, slots) with the added start row, or None if attention is causal.
 
     `hidden` (batch,) is the slot of each text's start token, or -1. No row attends to this slot. `num_slots` is the
     number of keys, including unused entries of the cache.
@@ -420,8 +413,7 @@ class CausalGenerationMixin(GenerationMixin):
     def generate(
         self, inputs: torch.LongTensor | None = None, *arguments: Any, **options: Any
     ) -> ModelOutput | torch.LongTensor:
-        """
-        Generate text as in Transformers.
+        """Generate text as in Transformers.
 
         Without a prompt, the text begins after the start row. The returned sequences then have one more column at the
         beginning: the start token or, if the model has none, a beginning-of-text token that the model does not read.

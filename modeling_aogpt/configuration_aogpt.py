@@ -56,8 +56,7 @@ GPT2_VOCAB_SIZE, GPT2_PADDED_VOCAB_SIZE = 50257, 50304
 
 
 class AOGPTConfig(PreTrainedConfig):
-    r"""
-    Configuration of an AO-GPT model (arXiv 2506.19935), or of a sigma-GPT model, the paper's baseline.
+    r"""Configuration of an AO-GPT model (arXiv 2506.19935), or of a sigma-GPT model, the paper's baseline.
 
     The input of these models is a sequence of rows. A row consists of a token, its position, and a target, which is the
     position that the row predicts.
@@ -237,8 +236,7 @@ class AOGPTConfig(PreTrainedConfig):
         return settings
 
     def validate(self) -> None:
-        """
-        Raise a `ValueError` if a value is not allowed.
+        """Raise a `ValueError` if a value is not allowed.
 
         Transformers calls this method before saving. It replaces the checks of Transformers, which would warn about a
         mask id that is not in the token embedding table.
@@ -322,8 +320,7 @@ class AOGPTConfig(PreTrainedConfig):
 
 
 class MDMEncoderConfig(AOGPTConfig):
-    r"""
-    Configuration of an encoder-only masked diffusion model, in which every position attends to all positions.
+    r"""Configuration of an encoder-only masked diffusion model, in which every position attends to all positions.
 
     With the defaults, the encoder has the layers and target embeddings of AO-GPT small, but full attention. The
     published encoders have these settings:

@@ -23,8 +23,7 @@ FILE_NAME = re.compile(r"\w[\w.-]*", re.ASCII)  # without a folder
 
 @dataclass(frozen=True)
 class ReleasedArchitecture:
-    """
-    Names and settings of an architecture of another project.
+    """Names and settings of an architecture of another project.
 
     `names` maps names of modules or tensors to names in this package. `{layer}` in a name stands for every layer.
     `settings` are the settings of the configuration that differ from its defaults. `published_weights` are the weights
@@ -89,8 +88,7 @@ def read_tensors(folder: Path) -> Tensors:
 
 @dataclass(frozen=True)
 class Blueprint:
-    """
-    Model on the meta device, with the names and shapes of the tensors that it needs.
+    """Model on the meta device, with the names and shapes of the tensors that it needs.
 
     `names` maps each tensor of the source to its names in the model: three for a tensor with the projections of
     attention queries, keys and values, or else one. `shapes` are the shapes in the source. Both have the order of
@@ -132,8 +130,7 @@ class Blueprint:
         return (olds[HEAD], olds[TABLE]) if self.model.config.tie_word_embeddings else None
 
     def check(self, tensors: Tensors, source: str, settings: str) -> None:
-        """
-        Raise a `ValueError` unless `tensors` have the right names, shapes and kinds, and their values are finite.
+        """Raise a `ValueError` unless `tensors` have the right names, shapes and kinds, and their values are finite.
 
         A tied head that the source lacks is added to `tensors`. `source` and `settings` are parts of the message.
         """

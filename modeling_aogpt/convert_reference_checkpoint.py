@@ -1,7 +1,6 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
-"""
-Conversion of a released model into a folder that `AutoModel.from_pretrained` loads: the command `aogpt convert`.
+"""Conversion of a released model into a folder that `AutoModel.from_pretrained` loads: the command `aogpt convert`.
 
 The source is a `.pt` file of AO-GPT or sigma-GPT (Hub repository `Cauthyyy/AO-GPT-MDM`), or a folder of SEDD
 (`louaaron/sedd-*`), RADD (`JingyangOu/radd-*`) or MDLM (`kuleshov-group/mdlm-owt`) that contains `config.json` and
@@ -127,8 +126,7 @@ RELEASED = "Pass a .pt file of the Hub repository Cauthyyy/AO-GPT-MDM."
 def convert(
     source: Path, output_dir: Path, weights: str | None = None, tokenizer: str | None = None
 ) -> AOGPTForAnyOrderLM | MDMEncoderForMaskedLM:
-    """
-    Convert a released model into a folder of safetensors, configurations and code.
+    """Convert a released model into a folder of safetensors, configurations and code.
 
     Args:
         source (`Path`): A released `.pt` file of AO-GPT or sigma-GPT, or a folder of SEDD, RADD or MDLM. The
@@ -214,8 +212,7 @@ def load_encoder(source: Path, weights: str | None) -> MDMEncoderForMaskedLM:
 
 @torch.no_grad()
 def remove_noise_level(model: MDMEncoderForMaskedLM, config: MDMEncoderConfig) -> MDMEncoderForMaskedLM:
-    """
-    Return a RADD, with `config`, that has the outputs of `model`, a SEDD, at noise level 0.
+    """Return a RADD, with `config`, that has the outputs of `model`, a SEDD, at noise level 0.
 
     At a fixed noise level, the shifts, scales and gates of adaLN are constants. Shifts and scales become part of the
     norms, and gates become part of the last projections of attention and MLP.

@@ -1,7 +1,6 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
-"""
-Generation on a CPU: copies of models in which linear layers use oneDNN instead of PyTorch's default, MKL.
+"""Generation on a CPU: copies of models in which linear layers use oneDNN instead of PyTorch's default, MKL.
 
 A generation multiplies few rows by large weights. For 8 to 63 rows, oneDNN takes 0.5 to 0.7 of MKL's time (2 cores of
 an AMD EPYC). Packing the weights, that is, copying them into oneDNN's own memory layout, reduces the time further. In
@@ -38,8 +37,7 @@ class OneDNNLinear(nn.Linear):
 
 
 def copy_for_cpu(model: nn.Module) -> nn.Module:
-    """
-    Return a copy of `model` whose plain linear layers on a CPU use oneDNN.
+    """Return a copy of `model` whose plain linear layers on a CPU use oneDNN.
 
     Use the copy for a single generation without gradients. It shares parameters, buffers, hooks and configuration with
     `model`. If oneDNN cannot be used, or if Accelerate manages the weights, return `model` itself.
@@ -59,8 +57,7 @@ def copy_for_cpu(model: nn.Module) -> nn.Module:
 
 
 def pack_weights(copied: nn.Module) -> None:
-    """
-    Store the weights of a copy made by [`copy_for_cpu`] a second time, in oneDNN's layout.
+    """Store the weights of a copy made by [`copy_for_cpu`] a second time, in oneDNN's layout.
 
     Later changes of a parameter do not change these packed weights.
     """

@@ -1,7 +1,6 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
-"""
-Recordings of forward passes and draws of tokens as CUDA graphs, which make generation on a GPU faster.
+"""Recordings of forward passes and draws of tokens as CUDA graphs, which make generation on a GPU faster.
 
 A step of a generation consists of hundreds of short operations. The CPU takes longer to launch them one by one than the
 GPU takes to run them. A CUDA graph is a recording of operations, which the CPU launches all at once. A decoding state
@@ -36,8 +35,7 @@ Result = TypeVar("Result", torch.Tensor, tuple[torch.Tensor, ...])
 
 
 def can_record(model: nn.Module, device: torch.device) -> bool:
-    """
-    Return whether functions of `model` on `device` can be recorded.
+    """Return whether functions of `model` on `device` can be recorded.
 
     A replay runs no Python code, such as hooks. It reads weights at fixed addresses, but copies that autocast makes can
     move. A recording must not wait for the GPU, but operations of quantized weights may do so. Compiled models are
@@ -84,8 +82,7 @@ def recording_stream(device: torch.device) -> torch.cuda.Stream:
 
 
 class Recording:
-    """
-    CUDA graph of `function(*arguments)` on `device`.
+    """CUDA graph of `function(*arguments)` on `device`.
 
     The arguments and the result have fixed memory addresses. A replay copies new arguments to these addresses, and
     overwrites the previous result. Recordings with the same memory `pool` share memory for intermediate results.
@@ -113,8 +110,7 @@ class Recording:
 
 
 class Recordings:
-    """
-    Recordings of functions of tensors on a GPU, one for each function, constant and combination of argument shapes.
+    """Recordings of functions of tensors on a GPU, one for each function, constant and combination of argument shapes.
 
     The first `num_first_calls` calls with the same key, at least one, only run the function. The next call makes a
     recording, which this and all later calls replay. With `use_cudnn`, recorded functions may use cuDNN attention.
@@ -133,8 +129,7 @@ class Recordings:
     def call(
         self, function: Callable[..., Result], *arguments: torch.Tensor | None, constant: tuple[Hashable, ...] = ()
     ) -> Result:
-        """
-        Run `function(*constant, *arguments)`, if possible as a CUDA graph. The next call may overwrite the result.
+        """Run `function(*constant, *arguments)`, if possible as a CUDA graph. The next call may overwrite the result.
 
         A function must not wait for the GPU. It gets copies of its arguments on the GPU. Everything else that it reads
         or writes must stay at the same memory addresses.

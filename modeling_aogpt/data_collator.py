@@ -1,7 +1,6 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
-"""
-Data collator for any-order training. It makes batches, and draws an order for each sample.
+"""Data collator for any-order training. It makes batches, and draws an order for each sample.
 
 The order of a sample depends on two seeds: the seed of the run and the seed of the sample. It does not depend on the
 batch, the process or the worker. Each sample has its own stream of random numbers from SplitMix64 (Steele, Lea and
@@ -66,8 +65,7 @@ def to_uniform(integers: torch.LongTensor) -> torch.Tensor:
 
 @dataclass(frozen=True)
 class OrderDistribution:
-    """
-    Distribution from which the orders of training samples are drawn.
+    """Distribution from which the orders of training samples are drawn.
 
     Args:
         orders (`str`, defaults to `"random"`): `"random"`: every order is equally likely; `"shared"`: one random order
@@ -149,8 +147,7 @@ class OrderDistribution:
         given_context: torch.BoolTensor | None = None,
         turns: torch.LongTensor | None = None,
     ) -> tuple[torch.LongTensor, torch.BoolTensor]:
-        """
-        Return the order (batch, width) of each sample, and a boolean mask (batch, width) of its context.
+        """Return the order (batch, width) of each sample, and a boolean mask (batch, width) of its context.
 
         The context comes first, from left to right. Padding comes last.
 
@@ -231,8 +228,7 @@ def draw_gaps(
 def draw_slots(
     streams: torch.LongTensor, lengths: torch.LongTensor, may_be_missing: torch.BoolTensor, most: int
 ) -> tuple[torch.BoolTensor, torch.LongTensor]:
-    """
-    Return random gaps (batch, width), and the number (batch, width) of slots to add after the last token of each gap.
+    """Return random gaps (batch, width), and the number (batch, width) of slots to add after the end of each gap.
 
     The number is uniform in 0 ... `most` for every gap. The total number of slots therefore says nothing about the
     length of the text in it (up to `most`). The sequence keeps its length, so the position of its end says nothing,
@@ -256,8 +252,7 @@ def draw_slots(
 def insert_slots(
     ids: torch.LongTensor, lengths: torch.LongTensor, is_gap: torch.BoolTensor, slots: torch.LongTensor, end: int
 ) -> dict[str, torch.LongTensor]:
-    """
-    Return `input_ids`, `orders` and `labels` (batch, width) of sequences whose gaps have additional `slots`.
+    """Return `input_ids`, `orders` and `labels` (batch, width) of sequences whose gaps have additional `slots`.
 
     First comes the text outside the gaps, then the gaps, each with one end-of-text token, both from left to right.
     """
@@ -282,8 +277,7 @@ def insert_slots(
 
 @dataclass
 class DataCollatorForAnyOrderLM:
-    """
-    Data collator that pads sequences, draws an order for each sequence, and makes labels.
+    """Data collator that pads sequences, draws an order for each sequence, and makes labels.
 
     The collator takes a list of features. A feature is the mapping of one sequence, with these keys:
 

@@ -1,7 +1,6 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
-"""
-Decoding state: the sequences of a generation, with the operations *query*, *commit*, *reorder* and *remask*.
+"""Decoding state: the sequences of a generation, with the operations *query*, *commit*, *reorder* and *remask*.
 
 Sequences are stored by rank: rank k of a sequence is the k-th position in its order. A query runs the model to predict
 masked ranks given all unmasked tokens. A commit fills tokens in. Adaptive orders reorder masked ranks, and refinement
@@ -77,8 +76,7 @@ def leading_indices(counts: torch.LongTensor, device: torch.device) -> Indices:
 
 
 class DecodingState:
-    """
-    Base class of decoding states: sequences stored by rank, in which all unmasked ranks come before all masked ranks.
+    """Base class of decoding states: sequences stored by rank, in which all unmasked ranks come before masked ranks.
 
     Each sequence consists of its unmasked ranks, followed by its masked ranks and its padding. Subclasses implement
     [`query`]. The CPU keeps the numbers of these ranks, so that it need not wait for an accelerator in every step.
@@ -137,8 +135,7 @@ class DecodingState:
         self.continues_prompt = last_given < first_masked  # (batch,): all given tokens are left of all masks
 
     def query(self, num_queries: torch.LongTensor) -> QueryResult:
-        """
-        Predict the next `num_queries[b]` masked positions in the order of each sequence b. `num_queries` is on the CPU.
+        """Predict the next `num_queries[b]` (on the CPU) masked positions in the order of each sequence b.
 
         Each prediction sees all unmasked tokens, and none of the other predictions.
         """
@@ -158,8 +155,7 @@ class DecodingState:
         token_logprobs: torch.Tensor,
         step: int,
     ) -> None:
-        """
-        Fill in `tokens` at `indices`, the next masked ranks of each sequence.
+        """Fill in `tokens` at `indices`, the next masked ranks of each sequence.
 
         Sequence b gets `num_unmasked[b]` tokens.
         """
@@ -226,8 +222,7 @@ class DecodingState:
     def end_after_eos(
         self, eos_token_ids: torch.LongTensor, pad_token_id: int, in_blocks: bool, may_end: torch.BoolTensor
     ) -> None:
-        """
-        End sequences in `may_end` at a generated end-of-text token without masks before it. Pad the rest.
+        """End sequences in `may_end` at a generated end-of-text token without masks before it. Pad the rest.
 
         Without `in_blocks`, a sequence ends right after its first end-of-text token. With `in_blocks`, it ends with the
         block of this token, once the whole block is unmasked: earlier tokens of the block may have been predicted from
@@ -330,8 +325,7 @@ class PassShape(NamedTuple):
 
 
 class AnyOrderCache:
-    """
-    Preallocated key-value cache in which the row that predicts rank r occupies slot r.
+    """Preallocated key-value cache in which the row that predicts rank r occupies slot r.
 
     If a pass queries several ranks in parallel, only the row of the first rank stays in the cache. The next pass
     overwrites the other rows. No entry is ever copied or moved. `devices` contains the device of each layer.
@@ -358,8 +352,7 @@ class AnyOrderCache:
     def set_rows(
         self, slots: slice | Indices, num_visible: int, places: tuple[torch.LongTensor, ...] | None = None
     ) -> None:
-        """
-        Set the slots that the next pass writes, the number of leading slots that it reads, and the places of rows.
+        """Set the slots that the next pass writes, the number of leading slots that it reads, and the places of rows.
 
         `slots` are those of all sequences, or indices (sequences, slots) of all rows. If rows are packed, `places` are
         the row at each place (batch, width), the kept row at each place (batch, width), and the place of each row.
@@ -397,8 +390,7 @@ class AnyOrderCache:
 
 
 class CachedDecodingState(DecodingState):
-    """
-    Decoding state of a decoder with a key-value cache. Each unmasked token is added to the cache once.
+    """Decoding state of a decoder with a key-value cache. Each unmasked token is added to the cache once.
 
     The keys of a row depend on its token and on the next position in the order. The row of the newest token must
     therefore wait for the next query. A query is one pass with two kinds of rows. Rows of tokens that were unmasked
@@ -424,8 +416,7 @@ class CachedDecodingState(DecodingState):
         return result
 
     def verify(self, num_drafts: torch.LongTensor, include_first: bool = False) -> QueryResult:
-        """
-        Predict the token after each of the `num_drafts` drafts. `ids` has the drafts at the first masked ranks.
+        """Predict the token after each of the `num_drafts` drafts. `ids` has the drafts at the first masked ranks.
 
         With `include_first`, also predict the rank of the first draft, which [`query`] may have predicted before.
         """
@@ -434,8 +425,7 @@ class CachedDecodingState(DecodingState):
         return self._run(first, torch.minimum(num_context + 1, self.ends), num_context)
 
     def fill_in(self, num_queries: torch.LongTensor, step: int, draw_numbers: Callable, draw: Callable) -> bool:
-        """
-        Query, draw and commit `num_queries` ranks in one recording. Return False if the step cannot be recorded.
+        """Query, draw and commit `num_queries` ranks in one recording. Return False if the step cannot be recorded.
 
         `draw(hidden_states, draw_numbers(count))` draws `count` tokens.
         """
@@ -533,8 +523,7 @@ class CachedDecodingState(DecodingState):
         num_context: torch.LongTensor,
         is_fixed: bool,
     ) -> tuple[PassShape, torch.LongTensor, torch.BoolTensor, torch.LongTensor]:
-        """
-        Lay out the rows of ranks from `starts` to `ends` - 1, which are queried from `first_queries` on.
+        """Lay out the rows of ranks from `starts` to `ends` - 1, which are queried from `first_queries` on.
 
         All bounds are (batch,). In a line, rows that only enter the cache come before queried rows. If the sequences
         have different numbers of rows, the rows of all sequences are packed into one line. With `is_fixed`, rows are

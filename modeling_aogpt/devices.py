@@ -38,8 +38,7 @@ def execution_device(module: nn.Module, default: torch.device) -> torch.device:
 def draw_uniform(
     *size: int, generator: torch.Generator | None = None, device: torch.device | str | None = None
 ) -> torch.Tensor:
-    """
-    Draw float64 numbers uniformly from [0, 1) on the device of `generator`, by default the CPU. Move them to `device`.
+    """Draw float64 numbers uniformly from [0, 1) on the device of `generator` (or the CPU). Move them to `device`.
 
     The same seed of a CPU generator therefore gives the same orders and tokens on every device.
     """
@@ -68,8 +67,7 @@ def uses_autocast(device_type: str) -> bool:
 
 
 def mask_for_kernels(mask: torch.BoolTensor, dtype: torch.dtype) -> torch.Tensor:
-    """
-    Return an attention mask (..., rows, slots) in the form that is fastest on its device.
+    """Return an attention mask (..., rows, slots) in the form that is fastest on its device.
 
     On an accelerator, PyTorch converts a boolean mask to numbers in every layer. This function does so once. `dtype`
     must be the dtype of attention queries.
@@ -87,8 +85,7 @@ _ALLOWS_CUDNN: ContextVar[bool] = ContextVar("_ALLOWS_CUDNN", default=False)
 
 @contextmanager
 def allow_cudnn_attention(is_allowed: bool = True) -> Iterator[None]:
-    """
-    Keep cuDNN attention on within a `with` statement, in which [`without_cudnn_attention`] does nothing.
+    """Keep cuDNN attention on within a `with` statement, in which [`without_cudnn_attention`] does nothing.
 
     This is faster for shapes that are repeated many times: on an NVIDIA H200, one row of one sequence with 1024 slots
     takes 6.5 instead of 60 microseconds.
@@ -108,8 +105,7 @@ _num_without_cudnn, _cudnn_was_enabled = 0, True
 
 @contextmanager
 def without_cudnn_attention(device: torch.device) -> Iterator[None]:
-    """
-    Turn off cuDNN attention on GPUs within a `with` statement, because it is slow for shapes that occur only once.
+    """Turn off cuDNN attention on GPUs within a `with` statement, because it is slow for shapes that occur only once.
 
     cuDNN makes an execution plan for every new shape, and making the plan takes longer than a forward pass. In
     addition, gradients of cuDNN attention with an attention mask can be NaN (PyTorch issue 196678).
@@ -138,8 +134,7 @@ def is_compiled(model: nn.Module) -> bool:
 
 
 def is_readable(values: torch.Tensor) -> bool:
-    """
-    Return whether the values of a tensor can be read.
+    """Return whether the values of a tensor can be read.
 
     They cannot be read while compiling or recording a CUDA graph. Tensors on the meta device and fake tensors have no
     values.
@@ -169,8 +164,7 @@ def warn_if_slow(model: nn.Module) -> None:
 
 
 def inference_method(method: Callable) -> Callable:
-    """
-    Decorate a method of a model so that it runs without gradients and in evaluation mode.
+    """Decorate a method of a model so that it runs without gradients and in evaluation mode.
 
     In training mode, dropout would make results random, and gradient checkpointing would disable the cache.
     """

@@ -1,7 +1,6 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
-"""
-Any-order generation: the method `generate` of decoders and encoders.
+"""Any-order generation: the method `generate` of decoders and encoders.
 
 `generate` works as follows:
 
@@ -61,8 +60,7 @@ DOWNLOAD_ARGUMENTS = ("cache_dir", "force_download", "proxies", "local_files_onl
 
 @dataclass
 class AnyOrderGenerationOutput(ModelOutput):
-    """
-    Output of `generate(..., return_dict_in_generate=True)`.
+    """Output of `generate(..., return_dict_in_generate=True)`.
 
     `batch` counts all returned sequences. Tensors of shape (batch, n) are indexed by the columns of `sequences`, in
     which padding counts. Only `orders` is indexed by rank, the index in the order.
@@ -110,8 +108,7 @@ class AnyOrderGenerationOutput(ModelOutput):
 
 
 class AnyOrderGenerationMixin(GenerationMixin):
-    """
-    Mixin with `generate` for models that predict tokens in any order.
+    """Mixin with `generate` for models that predict tokens in any order.
 
     A model class sets `decoding_state_class` to a subclass of [`DecodingState`], which runs the model. Each model has
     default settings in `generation_config`.
@@ -134,8 +131,7 @@ class AnyOrderGenerationMixin(GenerationMixin):
         streamer: BaseStreamer | None = None,
         **kwargs: object,
     ) -> torch.LongTensor | AnyOrderGenerationOutput:
-        """
-        Fill in the masked positions of `inputs`, or generate whole sequences.
+        """Fill in the masked positions of `inputs`, or generate whole sequences.
 
         By default, positions are unmasked one at a time. With `num_steps`, this method samples the reverse diffusion
         process (Eq. 5) at the diffusion times of `schedule`. The tokens of a step are then drawn independently, given
@@ -212,8 +208,7 @@ class AnyOrderGenerationMixin(GenerationMixin):
         return output if config.return_dict_in_generate else output.sequences
 
     def encode_text(self, text: str, tokenizer: PreTrainedTokenizerBase) -> torch.LongTensor:
-        """
-        Return the ids (1, n) of a text with masks, each of which stands for one missing token.
+        """Return the ids (1, n) of a text with masks, each of which stands for one missing token.
 
         Unlike `tokenizer(text)`, this method encodes the text after a mask as a part of a text with any tokenizer:
         "un<|mask|>ly" contains no space, and "ly" begins no word. It keeps line breaks and indentation before a mask,
@@ -252,8 +247,7 @@ class AnyOrderGenerationMixin(GenerationMixin):
         streamer: BaseStreamer | None,
         gap_ends: tuple[torch.BoolTensor, torch.LongTensor] | None = None,
     ) -> AnyOrderGenerationOutput:
-        """
-        Generate with checked arguments.
+        """Generate with checked arguments.
 
         `gap_ends` contains a mask (batch, n) and ids. Each gap between given tokens may then end early, with one of the
         ids, but not where the mask is True. The rest of such a gap is not filled in.
@@ -388,8 +382,7 @@ class AnyOrderGenerationMixin(GenerationMixin):
     def _prepare_inputs(
         self, inputs: torch.LongTensor | None, attention_mask: torch.Tensor | None, config: AnyOrderGenerationConfig
     ) -> tuple[torch.LongTensor, torch.BoolTensor]:
-        """
-        Return ids (batch * num_return_sequences, n) with masks appended, and whether each of them is text.
+        """Return ids (batch * num_return_sequences, n) with masks appended, and whether each of them is text.
 
         Padding and start tokens (see `start_mask`) are not text.
         """
@@ -448,8 +441,7 @@ class AnyOrderGenerationMixin(GenerationMixin):
         pretrained_model_name_or_path: str | None,
         **kwargs: object,
     ) -> None:
-        """
-        Set `generation_config` to the given config or, if there is one, to the config in the model folder.
+        """Set `generation_config` to the given config or, if there is one, to the config in the model folder.
 
         Transformers calls this method in `from_pretrained`.
         """
@@ -560,8 +552,7 @@ def choose_refined_positions(
 
 
 class GenerationProgress:
-    """
-    Streaming and history of a generation.
+    """Streaming and history of a generation.
 
     A column of the batch is final if no sequence has a masked position in this column or to the left. With refinement
     (`will_refine`), columns are final when the generation is finished. `streamer.put` gets each final column once,

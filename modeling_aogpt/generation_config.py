@@ -47,8 +47,7 @@ TRANSFORMERS_FIELDS = frozenset((*GenerationConfig().to_dict(), *NO_OP_VALUES))
 
 
 class AnyOrderGenerationConfig(GenerationConfig):
-    """
-    Settings of [`~AnyOrderGenerationMixin.generate`]. Every field can also be passed to `generate` as an argument.
+    """Settings of [`~AnyOrderGenerationMixin.generate`]. Every field can also be passed to `generate` as an argument.
 
     The configuration is saved in `generation_config.json` with the model, and loaded with it.
 
@@ -205,8 +204,7 @@ class AnyOrderGenerationConfig(GenerationConfig):
 
     @classmethod
     def from_generation_config(cls, config: GenerationConfig) -> "AnyOrderGenerationConfig":
-        """
-        Convert a generation config to this class. A config that already has this class is returned unchanged.
+        """Convert a generation config to this class. A config that already has this class is returned unchanged.
 
         Raises:
             TypeError: If `config` is not a generation config.
@@ -236,8 +234,7 @@ class AnyOrderGenerationConfig(GenerationConfig):
         }
 
     def to_diff_dict(self) -> dict[str, Any]:
-        """
-        Return the fields that differ from the defaults. An order that is a tensor becomes nested lists.
+        """Return the fields that differ from the defaults. An order that is a tensor becomes nested lists.
 
         With several samples, `do_sample` is always included. Its default in Transformers is False, which does not allow
         several samples.
@@ -296,8 +293,7 @@ class AnyOrderGenerationConfig(GenerationConfig):
         return (self.is_left_to_right or self.block_length is not None) and not self.refine_rounds
 
     def with_arguments(self, arguments: dict[str, Any], is_continuation: bool = False) -> "AnyOrderGenerationConfig":
-        """
-        Return a validated copy with the `arguments` of a call to `generate`, and with the default order if none is set.
+        """Return a validated copy with the `arguments` of `generate`, and with the default order if none is set.
 
         An argument that is None restores the default of its field. `is_continuation` is True if the inputs contain no
         masks, so that `generate` only continues the inputs.
@@ -323,8 +319,7 @@ class AnyOrderGenerationConfig(GenerationConfig):
         return config
 
     def validate(self, strict: bool = False, user_set_attributes: set[str] | None = None) -> None:
-        """
-        Raise a `ValueError` if a value is not allowed, or if values contradict each other.
+        """Raise a `ValueError` if a value is not allowed, or if values contradict each other.
 
         Transformers calls this method when a configuration is made, changed by `update` or, with `strict`, saved.
         """

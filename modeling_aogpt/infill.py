@@ -1,7 +1,6 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
-"""
-Texts with gaps: encoding by a tokenizer, and infilling of gaps of unknown length.
+"""Texts with gaps: encoding by a tokenizer, and infilling of gaps of unknown length.
 
 `infill` compares several lengths of a gap. For each length, it fills in the gap with likely tokens, and computes the
 likelihood of the whole text from left to right. It then chooses the length with the likeliest text. In measurements,
@@ -51,8 +50,7 @@ UNUSABLE_ARGUMENTS = frozenset({"inputs", "output_history", *FIXED_ARGUMENTS})
 
 @dataclass
 class InfillingOutput(ModelOutput):
-    """
-    Output of [`~AnyOrderInfillingMixin.infill`].
+    """Output of [`~AnyOrderInfillingMixin.infill`].
 
     A model with `config.max_gap_length` predicts the lengths. Each sample then has lengths of its own, and is a
     candidate. The samples are sorted: the likeliest is the first.
@@ -89,8 +87,7 @@ class InfillingOutput(ModelOutput):
 
 @dataclass
 class LengthSearch:
-    """
-    The search for the lengths of the gaps of one text.
+    """The search for the lengths of the gaps of one text.
 
     A candidate contains one length for each gap. In each round, some candidates are compared: all of them if there is
     only one gap, or if there are at most 64. Otherwise, each round compares the lengths of one gap, from the first to
@@ -147,8 +144,7 @@ class AnyOrderInfillingMixin:
         attention_mask: torch.Tensor | None = None,
         **kwargs: object,
     ) -> InfillingOutput | list[InfillingOutput]:
-        """
-        Fill in gaps of unknown length.
+        """Fill in gaps of unknown length.
 
         The method fills in a gap with each length, one token per step, with the likeliest token. Each step fills in the
         position of which the model is most certain or, with `order="left_to_right"`, the first masked position. The
@@ -478,8 +474,7 @@ def list_lengths(lengths: object) -> object:
 
 
 def encode_parts(parts: Sequence[str], tokenizer: PreTrainedTokenizerBase) -> list[list[int]]:
-    """
-    Return the ids of each of the consecutive parts of one text, without special tokens.
+    """Return the ids of each of the consecutive parts of one text, without special tokens.
 
     No token is in two parts. The ids of all parts together decode to the text, or to the same as the ids of the whole
     text.
@@ -501,8 +496,7 @@ def encode_parts(parts: Sequence[str], tokenizer: PreTrainedTokenizerBase) -> li
 
 
 def encode_between_masks(text: str, tokenizer: PreTrainedTokenizerBase) -> list[list[int]]:
-    """
-    Return the ids of the parts of a text between its masks.
+    """Return the ids of the parts of a text between its masks.
 
     If tokens of words include the space before the word, one space before each mask belongs to the gap, not to the
     part. All other whitespace is kept. If the tokenizer adds a start token to texts, the first part begins with it.
@@ -569,8 +563,7 @@ def _join(segments: list[list[int]], tokenizer: PreTrainedTokenizerBase) -> list
 
 
 def _check_decoding(ids: list[int], text: str, tokenizer: PreTrainedTokenizerBase) -> None:
-    """
-    Raise a `ValueError` if a text has unknown characters. Warn if the tokenizer changes it, for instance to lower case.
+    """Raise a `ValueError` if a text has unknown characters. Warn if the tokenizer changes it (to lower case).
 
     Spaces are compared only if words include them. Other tokenizers decode to a text with other spaces.
     """

@@ -1,7 +1,6 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
-"""
-Log-likelihoods of whole sequences, and of some tokens given others, computed by a decoder in any order.
+"""Log-likelihoods of whole sequences, and of some tokens given others, computed by a decoder in any order.
 
 The ensemble over context orders (Eq. 4) is p_ens(x_i | context), the mean of p(x_i | permuted context) over M
 permutations of the context. One of these permutations is always the current order, in which the context is read without
@@ -74,8 +73,7 @@ MaskedScores = Callable[[torch.BoolTensor, torch.Tensor], torch.Tensor]
 
 @dataclass
 class LogLikelihoodOutput(ModelOutput):
-    """
-    Output of `log_likelihood` and its variants. Log-likelihoods are in nats and float64.
+    """Output of `log_likelihood` and its variants. Log-likelihoods are in nats and float64.
 
     Args:
         log_likelihood (`torch.Tensor` of shape `(batch,)`): log p(x | order), its mean over orders, or an estimate of
@@ -130,8 +128,7 @@ class AnyOrderLikelihoodMixin:
         generator: torch.Generator | None = None,
         rows_per_pass: int = ROWS_PER_PASS,
     ) -> LogLikelihoodOutput:
-        """
-        Compute the log-likelihood of whole sequences: log p(x | order), or its mean over random orders.
+        """Compute the log-likelihood of whole sequences: log p(x | order), or its mean over random orders.
 
         The negative of the mean over uniformly random orders is the any-order loss (Eq. 7), which equals the
         masked-diffusion bound (Eq. 1) on -log p(x). Probabilities are normalized over the ids of text (ids below
@@ -228,8 +225,7 @@ class AnyOrderLikelihoodMixin:
         generator: torch.Generator | None = None,
         rows_per_pass: int = ROWS_PER_PASS,
     ) -> LogLikelihoodOutput:
-        """
-        Compute log p(x_A | x_B), the log-likelihood of some tokens given others, for example of an infill.
+        """Compute log p(x_A | x_B), the log-likelihood of some tokens given others, for example of an infill.
 
         Tokens that are neither targets (A) nor context (B) are marginalized out: the model does not see them. A pass
         can score several orders of the targets, for which the rows of the context are computed only once.
@@ -320,8 +316,7 @@ class AnyOrderLikelihoodMixin:
         generator: torch.Generator | None = None,
         rows_per_pass: int = ROWS_PER_PASS,
     ) -> LogLikelihoodOutput:
-        """
-        Estimate the masked-diffusion bound (Eq. 1) on log p(x) from random masks, as for an encoder.
+        """Estimate the masked-diffusion bound (Eq. 1) on log p(x) from random masks, as for an encoder.
 
         At each of `num_times` random diffusion times, tokens are masked at random. All masked tokens are predicted
         given the unmasked tokens, which the model reads in a random order. The expectation equals that of
@@ -378,8 +373,7 @@ class AnyOrderLikelihoodMixin:
         unmasking_steps: torch.LongTensor,
         attention_mask: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """
-        Compute the log-probability of each generated token, with gradients, in one forward pass.
+        """Compute the log-probability of each generated token, with gradients, in one forward pass.
 
         The first three arguments are fields of the output of `generate(..., return_dict_in_generate=True)`. The tokens
         of a step are independent of each other, given all tokens of earlier steps. The result equals `token_logprobs`
@@ -442,8 +436,7 @@ def resolve_orders(
     stride: int | None,
     allow_repeats: bool = False,
 ) -> Orders:
-    """
-    Return the orders over which a likelihood is averaged. See `log_likelihood` for the arguments.
+    """Return the orders over which a likelihood is averaged. See `log_likelihood` for the arguments.
 
     With `allow_repeats`, `num_orders` may be above 1 for an order that is always the same.
     """
@@ -490,8 +483,7 @@ def count_orders_per_pass(num_targets: int, num_context: int, rows_per_pass: int
 def join_branches(
     parts: list[torch.LongTensor], num_context: torch.LongTensor, num_targets: torch.LongTensor
 ) -> tuple[torch.LongTensor, torch.LongTensor]:
-    """
-    Concatenate `parts`: first the context, then orders of the targets. Each of these orders becomes a branch.
+    """Concatenate `parts`: first the context, then orders of the targets. Each of these orders becomes a branch.
 
     The first `num_context` or `num_targets` (batch,) entries of each part are used. The result contains the target
     position and the branch of each row, both (batch, rows).
@@ -513,8 +505,7 @@ def prepare_steps(
     unmasking_steps: torch.LongTensor,
     attention_mask: torch.Tensor | None,
 ) -> tuple[torch.LongTensor, torch.LongTensor, torch.BoolTensor]:
-    """
-    Check the arguments of `trajectory_log_probs`.
+    """Check the arguments of `trajectory_log_probs`.
 
     Return the orders with padding at the end, the steps by rank, and whether each token is text, by position. A start
     token that was generated is text. A given start token at the beginning of a sequence is not text (see `start_mask`).
@@ -553,8 +544,7 @@ def prepare_steps(
 
 
 def token_log_probs(model: PreTrainedModel, hidden_states: torch.Tensor, ids: torch.LongTensor) -> torch.Tensor:
-    """
-    Return the float64 log-probability (rows,) of one id in each row, normalized over the ids of text.
+    """Return the float64 log-probability (rows,) of one id in each row, normalized over the ids of text.
 
     `hidden_states` (rows, hidden_size) are the last hidden states of the model, and `ids` has shape (rows,). The
     backward pass computes the logits again, one chunk of rows after another, so that they are never all in memory.
@@ -574,8 +564,7 @@ def token_log_probs(model: PreTrainedModel, hidden_states: torch.Tensor, ids: to
 
 
 class TokenScorer:
-    """
-    Base class of the objects that compute log-probabilities of tokens for likelihoods.
+    """Base class of the objects that compute log-probabilities of tokens for likelihoods.
 
     `input_ids` (batch, n) is the result of `prepare_input_ids`. A forward pass has at most `rows_per_pass` rows, or one
     sequence if a single sequence has more.
@@ -601,8 +590,7 @@ class RowScorer(TokenScorer):
     """Scorer of a decoder, for tokens in any order (see `orders.py` for rows and branches)."""
 
     def score(self, columns: torch.LongTensor, branches: torch.LongTensor) -> torch.Tensor:
-        """
-        Return the log-probability of every token of a branch given the context and the earlier tokens of the branch.
+        """Return the log-probability of every token of a branch given the context and the earlier tokens of the branch.
 
         `columns` (copies * batch, rows) contains the column of `input_ids` that each row predicts, for one or several
         copies of the batch. The float64 result is 0 at context and padding.
@@ -639,8 +627,7 @@ class RowScorer(TokenScorer):
         branches: torch.LongTensor,
         num_permutations: int,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """
-        Return log(mean of p) and the mean of log p over random permutations of the context; 0 outside branches.
+        """Return log(mean of p) and the mean of log p over random permutations of the context; 0 outside branches.
 
         `columns` and `branches` are as in [`score`], for one copy of the batch.
         """
@@ -695,8 +682,7 @@ def draw_context_sizes(
 def ensemble_gain_along_orders(
     scorer: RowScorer, orders: torch.LongTensor, scores: torch.Tensor, ensemble_size: int, num_ranks: int | None
 ) -> tuple[torch.Tensor, list[torch.Tensor]]:
-    """
-    Compute the ensemble gain at all ranks of `orders`, or estimate it without bias from `num_ranks` stratified ranks.
+    """Compute the ensemble gain at all ranks of `orders`, or estimate it without bias from `num_ranks` of them.
 
     `scores` (batch, n) are the log-probabilities of the tokens under these orders, by rank.
 
@@ -725,8 +711,7 @@ def ensemble_gain_along_orders(
 def ensemble_gain_of_random_orders(
     scorer: RowScorer, ensemble_size: int, num_draws: int
 ) -> tuple[torch.Tensor, list[torch.Tensor]]:
-    """
-    Estimate the mean ensemble gain over all orders without bias, from random contexts as in masked diffusion (Eq. 2).
+    """Estimate the mean ensemble gain over all orders without bias, from random contexts as in Eq. 2.
 
     For each of M random permutations of a random context, the other tokens are predicted in parallel. Any of these
     permutations could be the current order, so log p is averaged over all of them.
@@ -764,8 +749,7 @@ def draw_stratified(
 def draw_masks(
     is_target: torch.BoolTensor, times: torch.Tensor, masking: str, generator: torch.Generator | None
 ) -> tuple[torch.BoolTensor, torch.Tensor]:
-    """
-    Draw the targets to mask at diffusion `times` (batch,) in (0, 1]: at least one in each sequence that has targets.
+    """Draw the targets to mask at diffusion `times` (batch,) in (0, 1]: at least one in each sequence that has targets.
 
     Return a boolean tensor (batch, n), and the weight (batch,) of the log-probabilities in the bound.
     """
@@ -795,8 +779,7 @@ def diffusion_bound(
     num_times: int,
     masking: str,
 ) -> LogLikelihoodOutput:
-    """
-    Estimate the masked-diffusion bound on the log-likelihood (Eq. 1) from stratified random diffusion times.
+    """Estimate the masked-diffusion bound on the log-likelihood (Eq. 1) from stratified random diffusion times.
 
     The bound is log p(x) >= integral over t in (0, 1] of (1/t) E[sum over masked i of log p(x_i | x_t)], where each
     token is masked with probability t. One can instead mask k of n tokens, with a uniformly random number k and the
@@ -825,8 +808,7 @@ def diffusion_bound(
 def average_over_orders(
     scorer: TokenScorer, per_token: torch.Tensor, totals: list[torch.Tensor], is_random: bool
 ) -> LogLikelihoodOutput:
-    """
-    Return the output of a likelihood that is the mean over orders.
+    """Return the output of a likelihood that is the mean over orders.
 
     `totals` are the log-likelihoods (batch,) of each order. `is_random` is True if the totals depend on random numbers.
     """
@@ -850,8 +832,7 @@ def standard_error_of_mean(values: torch.Tensor) -> torch.Tensor:
 
 
 def standard_error_of_pairs(draws: list[torch.Tensor]) -> torch.Tensor:
-    """
-    Return the standard error (batch,) of the mean of stratified draws, each (batch,).
+    """Return the standard error (batch,) of the mean of stratified draws, each (batch,).
 
     Draws 0 and 1 are from one stratum, draws 2 and 3 from the next, and so on. For each pair, the square of half the
     difference is an unbiased estimate of the variance of the pair's mean.

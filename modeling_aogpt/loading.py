@@ -25,8 +25,7 @@ def find_base(name_or_path: str | Path) -> str | None:
 
 
 def read_any_config(name_or_path: str | Path, **options: Any) -> PreTrainedConfig:
-    """
-    Return the configuration of a model or, for a LoRA adapter, of its base model.
+    """Return the configuration of a model or, for a LoRA adapter, of its base model.
 
     Raise a `ValueError` if there is none, or if it needs code of its own.
     """
@@ -53,8 +52,7 @@ def read_config(name_or_path: str | Path) -> AOGPTConfig:
 
 
 def load_pretrained(model_class: Any, name_or_path: str | Path, **options: Any) -> PreTrainedModel:
-    """
-    Load a model without running code in its folder or repository, and check that its weights are complete.
+    """Load a model without running code in its folder or repository, and check that its weights are complete.
 
     Args:
         model_class: Model class, or an Auto class such as `AutoModel`.

@@ -1,7 +1,6 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
-"""
-AO-GPT: a decoder-only language model that predicts tokens in any order (arXiv 2506.19935).
+"""AO-GPT: a decoder-only language model that predicts tokens in any order (arXiv 2506.19935).
 
 The input of the decoder is a batch of rows. A row consists of a token, its position, and the target position, which the
 row predicts (see `orders.py`).
@@ -192,8 +191,7 @@ class AOGPTAttention(nn.Module):
         kept: slice = slice(None),
         **kwargs: Unpack[TransformersKwargs],
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """
-        Return attention output (batch, kept rows, hidden_size) and attention weights of the rows in the slice `kept`.
+        """Return attention output (batch, kept rows, hidden_size) and weights of the rows in the slice `kept`.
 
         `rotations` are the rotations of attention queries and of keys.
         """
@@ -256,8 +254,7 @@ class TargetModulation(nn.Module):
         table: torch.Tensor | None = None,
         ranks: torch.LongTensor | None = None,
     ) -> tuple[torch.Tensor, ...]:
-        """
-        Return `num_vectors` tensors (batch, rows, hidden_size): the projected condition of each row.
+        """Return `num_vectors` tensors (batch, rows, hidden_size): the projected condition of each row.
 
         `targets` (batch, rows) are indices into `conditions` (n, target_embedding_size): embeddings of targets or noise
         levels, after SiLU. `table` is the projection of all `conditions`, to avoid computing it again. `ranks` (batch,
@@ -368,8 +365,7 @@ def head_loss(
     loss: Loss = "cross_entropy",
     num_ids: int | None = None,
 ) -> torch.Tensor:
-    """
-    Return the weighted sum of the losses of N positions, as a scalar in float32 (or float64 for float64 inputs).
+    """Return the weighted sum of the losses of N positions, as a scalar in float32 (or float64 for float64 inputs).
 
     The forward pass computes the logits of one chunk of positions at a time. It also computes the gradients of the loss
     with respect to hidden states and head. Logits are neither kept nor computed twice.
@@ -465,8 +461,7 @@ def differentiate_chunk(
     num_ids: int,
     needs_grad: bool,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """
-    Return the weighted loss of a chunk of positions, and its gradient (positions, width) divided by `unit`.
+    """Return the weighted loss of a chunk of positions, and its gradient (positions, width) divided by `unit`.
 
     `logits` (positions, width) may be overwritten. `ids` (positions, 1) are targets, `scale` (positions,) weights.
     """
@@ -536,8 +531,7 @@ class AOGPTPreTrainedModel(PreTrainedModel):
     def resize_token_embeddings(
         self, new_num_tokens: int | None = None, pad_to_multiple_of: int | None = None, mean_resizing: bool = True
     ) -> nn.Embedding:
-        """
-        Resize the token embedding table, as in Transformers.
+        """Resize the token embedding table, as in Transformers.
 
         With `new_num_tokens`, all ids below the mask id become ids of text. Entries that `pad_to_multiple_of` adds do
         not. An encoder embeds the mask, so after a change of `config.mask_token_id`, copy the embedding of the old mask
@@ -604,8 +598,7 @@ class AOGPTStack(AOGPTPreTrainedModel):
         attention_mask: torch.BoolTensor | None = None,
         **kwargs: Any,
     ) -> torch.Tensor:
-        """
-        Return the last hidden states (batch, kept rows, hidden_size) of the rows in `kept`, on the device of `targets`.
+        """Return last hidden states (batch, kept rows, hidden_size) of the rows in `kept`, on the device of `targets`.
 
         `targets` (batch, rows) are indices of target embeddings or conditions. `rotary_indices` are the indices of
         attention queries and of keys, both (batch, rows). For rows that are not kept, the last layer computes only keys
@@ -640,8 +633,7 @@ class AOGPTStack(AOGPTPreTrainedModel):
 
 
 class AOGPTModel(AOGPTStack):
-    """
-    Decoder without a head. Its input is a batch of rows (see `orders.py`).
+    """Decoder without a head. Its input is a batch of rows (see `orders.py`).
 
     Examples:
         >>> config = AOGPTConfig(vocab_size=100, hidden_size=32, num_hidden_layers=2, num_attention_heads=2)
@@ -691,8 +683,7 @@ class AOGPTModel(AOGPTStack):
         ranks: torch.LongTensor | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> BaseModelOutput:
-        """
-        Run the decoder on a batch of rows.
+        """Run the decoder on a batch of rows.
 
         Without `positions` and `target_positions`, `input_ids` are texts, which are read from left to right after an
         added start row. As in the decoders of Transformers, the hidden state at a token predicts the next token.
@@ -811,8 +802,7 @@ class AOGPTWithHead(AOGPTPreTrainedModel):
         num_items_in_batch: torch.Tensor | int | None = None,
         **kwargs: object,
     ) -> torch.Tensor:
-        """
-        Return the mean cross-entropy over labels other than -100, in at least float32.
+        """Return the mean cross-entropy over labels other than -100, in at least float32.
 
         Labels are not shifted. If `num_items_in_batch` is given, the sum is divided by it instead of by the number of
         labels.
@@ -870,8 +860,7 @@ class AOGPTWithHead(AOGPTPreTrainedModel):
 
 
 class AOGPTForAnyOrderLM(AOGPTWithHead, AnyOrderGenerationMixin, AnyOrderInfillingMixin, AnyOrderLikelihoodMixin):
-    """
-    AO-GPT with a language-model head. It predicts every token given the tokens before it in a given order.
+    """AO-GPT with a language-model head. It predicts every token given the tokens before it in a given order.
 
     Examples:
         >>> config = AOGPTConfig(vocab_size=100, hidden_size=32, num_hidden_layers=2, num_attention_heads=2)
@@ -893,8 +882,7 @@ class AOGPTForAnyOrderLM(AOGPTWithHead, AnyOrderGenerationMixin, AnyOrderInfilli
         has_start_tokens: bool = True,
         **kwargs: Unpack[TransformersKwargs],
     ) -> tuple[BaseModelOutput, torch.LongTensor]:
-        """
-        Check the inputs of [`forward`], and run the decoder on one row for each rank.
+        """Check the inputs of [`forward`], and run the decoder on one row for each rank.
 
         If `has_start_tokens` is False, a start token at the beginning of a sequence is text.
 
@@ -931,8 +919,7 @@ class AOGPTForAnyOrderLM(AOGPTWithHead, AnyOrderGenerationMixin, AnyOrderInfilli
         skip_logits: bool = False,
         **kwargs: Unpack[TransformersKwargs],
     ) -> MaskedLMOutput:
-        """
-        Predict every token given the tokens before it in an order.
+        """Predict every token given the tokens before it in an order.
 
         Args:
             input_ids (`torch.LongTensor` of shape `(batch, n)`): Whole sequences.
@@ -989,8 +976,7 @@ class AOGPTForAnyOrderLM(AOGPTWithHead, AnyOrderGenerationMixin, AnyOrderInfilli
 
 
 class AOGPTForMaskedLM(AOGPTWithHead):
-    """
-    AO-GPT as a masked language model. It predicts all masked positions at once, each given the unmasked tokens.
+    """AO-GPT as a masked language model. It predicts all masked positions at once, each given the unmasked tokens.
 
     The decoder reads the unmasked tokens from left to right. In another order, the predictions would be different. This
     class has no `generate`, so its `save_pretrained` does not write `generation_config.json`.
@@ -1015,8 +1001,7 @@ class AOGPTForMaskedLM(AOGPTWithHead):
         labels: torch.LongTensor | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> MaskedLMOutput:
-        """
-        Predict all masked positions.
+        """Predict all masked positions.
 
         Args:
             input_ids (`torch.LongTensor` of shape `(batch, n)`): Tokens, with `config.mask_token_id` at masked
@@ -1054,8 +1039,7 @@ class AOGPTForMaskedLM(AOGPTWithHead):
 
 
 class AOGPTForCausalLM(AOGPTWithHead, CausalGenerationMixin):
-    """
-    AO-GPT as a causal language model. It predicts from left to right, and shifts labels as in Transformers.
+    """AO-GPT as a causal language model. It predicts from left to right, and shifts labels as in Transformers.
 
     It works with Transformers' tools for causal models: the standard `generate`, caches, pipelines, PEFT (except prompt
     tuning, which needs `inputs_embeds`) and evaluation harnesses. Every forward pass also runs the start row, before
@@ -1087,8 +1071,7 @@ class AOGPTForCausalLM(AOGPTWithHead, CausalGenerationMixin):
         past_key_values: Cache | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> CausalLMOutputWithPast:
-        """
-        Predict the token after each position.
+        """Predict the token after each position.
 
         Args:
             input_ids (`torch.LongTensor` of shape `(batch, n)`): Tokens. With a cache, only the tokens after the cached

@@ -1,7 +1,6 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
-"""
-Encoder-only masked diffusion models with the layers of the decoder: RADD, SEDD, MDLM, and AO-GPT with full attention.
+"""Encoders with the layers of the decoder (masked diffusion models): RADD, SEDD, MDLM, and AO-GPT with full attention.
 
 Each row of an encoder contains the token, or the mask, at one position, and predicts this position. Every row attends
 to all rows. The prediction at a masked position depends on the set of unmasked tokens, but not on an order. Keys and
@@ -95,8 +94,7 @@ class MDMEncoderPreTrainedModel(AOGPTPreTrainedModel):
 
 
 class MDMEncoderModel(MDMEncoderPreTrainedModel, AOGPTStack):
-    """
-    Encoder without a head. Its input is a batch of token ids (batch, n), with the mask id at masked positions.
+    """Encoder without a head. Its input is a batch of token ids (batch, n), with the mask id at masked positions.
 
     Examples:
         >>> config = MDMEncoderConfig(vocab_size=101, hidden_size=32, num_hidden_layers=2, num_attention_heads=2)
@@ -125,8 +123,7 @@ class MDMEncoderModel(MDMEncoderPreTrainedModel, AOGPTStack):
         precomputed: Precomputed | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> BaseModelOutput:
-        """
-        Run the encoder on a batch of rows, one for each position.
+        """Run the encoder on a batch of rows, one for each position.
 
         Args:
             input_ids (`torch.LongTensor` of shape `(batch, rows)`): Token of each row, or the mask id.
@@ -221,8 +218,7 @@ class MaskedScorer(TokenScorer):
     def score(
         self, is_masked: torch.BoolTensor, is_scored: torch.BoolTensor, sigma: torch.Tensor | None = None
     ) -> torch.Tensor:
-        """
-        Return the log-probability of each token in `is_scored` (batch, n), by position, and 0 elsewhere.
+        """Return the log-probability of each token in `is_scored` (batch, n), by position, and 0 elsewhere.
 
         Positions in `is_masked`, which include those in `is_scored`, are masked. `sigma` (batch,) is the noise level.
         """
@@ -284,8 +280,7 @@ class EncoderLikelihoodMixin:
         generator: torch.Generator | None = None,
         rows_per_pass: int = ROWS_PER_PASS,
     ) -> LogLikelihoodOutput:
-        """
-        Compute a lower bound on log p(x) of whole sequences.
+        """Compute a lower bound on log p(x) of whole sequences.
 
         By default, this is the masked-diffusion bound (Eq. 1 of the paper). It takes n rows for each of `num_times`
         diffusion times. With `orders`, `block_length`, `stride` or `num_orders` above 1, it is the mean of
@@ -353,8 +348,7 @@ class EncoderLikelihoodMixin:
         generator: torch.Generator | None = None,
         rows_per_pass: int = ROWS_PER_PASS,
     ) -> LogLikelihoodOutput:
-        """
-        Compute a lower bound on log p(x_A | x_B), the log-likelihood of targets A given context tokens B.
+        """Compute a lower bound on log p(x_A | x_B), the log-likelihood of targets A given context tokens B.
 
         This works like [`log_likelihood`], but only targets are masked at random. Context tokens are never masked.
         Tokens that are neither targets nor context are always masked, and so marginalized out. For a model that uses a
@@ -425,8 +419,7 @@ class EncoderLikelihoodMixin:
 
 
 class MDMEncoderForMaskedLM(MDMEncoderPreTrainedModel, AOGPTWithHead, AnyOrderGenerationMixin, EncoderLikelihoodMixin):
-    """
-    Encoder-only masked diffusion model. It predicts all masked positions at once, each given the unmasked tokens.
+    """Encoder-only masked diffusion model. It predicts all masked positions at once, each given the unmasked tokens.
 
     The softmax of the logits is the denoiser q_{0|t}(. | x_t), the distribution of the original text given the masked
     text. SEDD models are trained to predict the score, a ratio of probabilities that determines the denoiser. If
@@ -462,8 +455,7 @@ class MDMEncoderForMaskedLM(MDMEncoderPreTrainedModel, AOGPTWithHead, AnyOrderGe
         sigma: torch.Tensor | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> MaskedLMOutput:
-        """
-        Predict all masked positions.
+        """Predict all masked positions.
 
         Args:
             input_ids (`torch.LongTensor` of shape `(batch, n)`): Tokens, with `config.mask_token_id` at masked

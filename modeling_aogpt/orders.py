@@ -1,7 +1,6 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
-"""
-Orders, and rows: the decoder's unit of input, and the attention masks between rows.
+"""Orders, and rows: the decoder's unit of input, and the attention masks between rows.
 
 An order is a permutation of the positions of a sequence. `orders[b, k]` is the position of sequence b that is predicted
 at rank k. Positions and ranks are counted from 0. Values of shape (batch, n) are indexed either by position, as in the
@@ -49,8 +48,7 @@ def random_orders(
     generator: torch.Generator | None = None,
     device: torch.device | str | None = None,
 ) -> torch.LongTensor:
-    """
-    Draw an independent, uniformly random order for each sequence, and return a tensor (batch, n).
+    """Draw an independent, uniformly random order for each sequence, and return a tensor (batch, n).
 
     Examples:
         >>> random_orders(2, 5, generator=torch.Generator().manual_seed(0))
@@ -85,8 +83,7 @@ def token_positions(is_token: torch.BoolTensor) -> torch.LongTensor:
 
 @dataclass(frozen=True, eq=False)
 class Orders:
-    """
-    The orders that the arguments `orders` (or `order`), `block_length` and `stride` of a method describe.
+    """The orders that the arguments `orders` (or `order`), `block_length` and `stride` of a method describe.
 
     Args:
         kind (`torch.LongTensor` of shape `(batch, n)`, `str` or `Callable`): A tensor of orders, a name, or a function
@@ -159,8 +156,7 @@ class Orders:
         return positions % self.stride if self.stride is not None else torch.zeros_like(positions)
 
     def draw(self, is_token: torch.BoolTensor, generator: torch.Generator | None) -> torch.LongTensor:
-        """
-        Return orders (batch, n) with padding, where `is_token` is False, at the end. Each call draws new random orders.
+        """Return orders (batch, n) with padding (`is_token` is False) at the end. Each call draws new random orders.
 
         For adaptive orders, return left to right. This decides between positions of equal certainty.
         """
@@ -186,8 +182,7 @@ def make_rows(
     carried: torch.LongTensor,
     targets: torch.LongTensor,
 ) -> dict[str, torch.LongTensor]:
-    """
-    Return rows as keyword arguments of `AOGPTModel.forward`.
+    """Return rows as keyword arguments of `AOGPTModel.forward`.
 
     `carried` and `targets` (batch, rows) are columns of `ids` and `positions` (batch, n). `carried` is the column of
     the token of each row, or -1 for a start row. `targets` is the column of the target position.
@@ -206,8 +201,7 @@ def query_rows(
     ranks: torch.LongTensor,
     num_context: torch.LongTensor,
 ) -> dict[str, torch.LongTensor]:
-    """
-    Return the rows that predict `ranks` (batch, rows) given `num_context` (batch,) ranks (see [`make_rows`]).
+    """Return the rows that predict `ranks` (batch, rows) given `num_context` (batch,) ranks (see [`make_rows`]).
 
     A row that predicts a rank of the context, or the first rank after it, contains the token of the previous rank. Rows
     that predict later ranks are parallel queries. All of them contain the last token of the context.
@@ -217,8 +211,7 @@ def query_rows(
 
 
 def query_mask(ranks: torch.LongTensor, num_context: torch.LongTensor, num_slots: int) -> torch.BoolTensor:
-    """
-    Return the attention mask (batch, 1, rows, slots) of [`query_rows`] for a cache whose slot r predicts rank r.
+    """Return the attention mask (batch, 1, rows, slots) of [`query_rows`] for a cache whose slot r predicts rank r.
 
     A row attends to itself and to earlier rows of the context.
     """
@@ -230,8 +223,7 @@ def query_mask(ranks: torch.LongTensor, num_context: torch.LongTensor, num_slots
 def branch_rows(
     ids: torch.LongTensor, positions: torch.LongTensor, branches: torch.LongTensor
 ) -> dict[str, torch.LongTensor]:
-    """
-    Return one row for each rank (column of `branches`), in the format of [`make_rows`].
+    """Return one row for each rank (column of `branches`), in the format of [`make_rows`].
 
     The first row of a branch contains the last token of the context. Each later row contains the token that the
     previous row predicts.
@@ -268,8 +260,7 @@ def parallel_queries(num_context: torch.LongTensor, ends: torch.LongTensor, num_
 def step_rows(
     ids: torch.LongTensor, positions: torch.LongTensor, steps: torch.LongTensor
 ) -> tuple[dict[str, torch.LongTensor], torch.BoolTensor | None, torch.LongTensor, torch.BoolTensor]:
-    """
-    Return rows that predict all generated tokens of known sequences, each given the tokens of earlier steps.
+    """Return rows that predict all generated tokens of known sequences, each given the tokens of earlier steps.
 
     The first rows form a chain, in which row r predicts rank r. The chain contains the tokens, and predicts the first
     rank of each step. Each other rank of a step is predicted by a parallel query after the chain, which contains the

@@ -71,8 +71,7 @@ MeasureFunction = Callable[[torch.Tensor, torch.Tensor], dict[str, torch.Tensor]
 
 
 class PartialTopPWarper(LogitsProcessor):
-    """
-    Top-p warper that sorts only the likeliest tokens, or the whole vocabulary if these tokens do not reach p.
+    """Top-p warper that sorts only the likeliest tokens, or the whole vocabulary if these tokens do not reach p.
 
     It keeps the same tokens as Transformers' `TopPLogitsWarper`. With `keep_crossing=False`, it also removes the token
     at which the cumulative probability first exceeds p, unless this is the likeliest token.
@@ -99,8 +98,7 @@ class PartialTopPWarper(LogitsProcessor):
 
 
 def make_processors(config: GenerationConfig, num_valid: int) -> LogitsProcessorList:
-    """
-    Return Transformers' logits processors for the settings in `config`, in the order of Transformers.
+    """Return Transformers' logits processors for the settings in `config`, in the order of Transformers.
 
     Raises:
         ValueError: If the id of a token to exclude is `num_valid` or higher, so that it is not an id of text.
@@ -204,8 +202,7 @@ class SampledTokens:
 
 
 class TokenSampler:
-    """
-    Sampler of tokens: computes logits of queries, applies logits processors and warpers, and draws tokens.
+    """Sampler of tokens: computes logits of queries, applies logits processors and warpers, and draws tokens.
 
     `is_left_to_right` is True if all tokens to the left of each predicted position are known. `eos_ban` is the result
     of `make_eos_ban`.
@@ -290,8 +287,7 @@ class TokenSampler:
         return tokens, logprobs, measure(raw, probabilities)
 
     def distributions(self, result: QueryResult, num_visible: torch.LongTensor | None = None) -> torch.Tensor:
-        """
-        Return the float64 distributions (queries, vocab_size) to draw from.
+        """Return the float64 distributions (queries, vocab_size) to draw from.
 
         For query q, logits processors see the tokens of the first `num_visible[q]` ranks (by default, all unmasked).
         """

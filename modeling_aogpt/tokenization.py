@@ -23,8 +23,7 @@ SETTINGS = (
 
 
 def load_tokenizer(name_or_path: str | Path) -> PreTrainedTokenizerBase:
-    """
-    Load a tokenizer from a Hub repository or folder, and give it a mask token (see [`add_mask_token`]).
+    """Load a tokenizer from a Hub repository or folder, and give it a mask token (see [`add_mask_token`]).
 
     A tokenizer without a padding token gets its end-of-text token as padding token.
 
@@ -64,8 +63,7 @@ def load_matching_tokenizer(config: AOGPTConfig, name_or_path: str) -> PreTraine
 
 
 def add_mask_token(tokenizer: PreTrainedTokenizerBase) -> PreTrainedTokenizerBase:
-    """
-    Give the tokenizer the mask token `<|mask|>` with the highest id, and return the tokenizer.
+    """Give the tokenizer the mask token `<|mask|>` with the highest id, and return the tokenizer.
 
     If the mask token already has the highest id, it is kept. A mask token with a lower id, such as BERT's, is replaced,
     because a model predicts every id below its mask id. If tokens of words include the space before the word, the mask
@@ -93,8 +91,7 @@ def add_mask_token(tokenizer: PreTrainedTokenizerBase) -> PreTrainedTokenizerBas
 
 
 def include_space_in_mask(tokenizer: PreTrainedTokenizerBase) -> PreTrainedTokenizerBase:
-    """
-    Return a tokenizer whose mask token includes one space before it, as the token of a word does.
+    """Return a tokenizer whose mask token includes one space before it, as the token of a word does.
 
     Without this space, filling in "LETTER <|mask|> WITH" would leave two spaces after "LETTER". The option `lstrip` of
     a token would also drop line breaks and indentation. A normalizer therefore removes the space. A space that the

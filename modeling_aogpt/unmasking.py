@@ -1,7 +1,6 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
-"""
-Unmasking: samplers that fill in positions, several per step or by speculative decoding.
+"""Unmasking: samplers that fill in positions, several per step or by speculative decoding.
 
 A schedule is a grid of diffusion times. In each step, the model predicts the tokens of some masked positions, the
 candidates. An unmasking rule decides which candidates the step unmasks. Many rules unmask a given number of the first
@@ -46,8 +45,7 @@ LOOKUP_REACH = 3
 
 
 def log_linear_noise(times: torch.Tensor) -> torch.Tensor:
-    """
-    Return the noise level sigma(t) = -log(1 - (1 - eps) t) at diffusion times t in [0, 1], with eps = 1e-3.
+    """Return the noise level sigma(t) = -log(1 - (1 - eps) t) at diffusion times t in [0, 1], with eps = 1e-3.
 
     At this level a token is masked with probability 1 - e^-sigma = (1 - eps) t (SEDD, arXiv 2310.16834).
     """
@@ -55,8 +53,7 @@ def log_linear_noise(times: torch.Tensor) -> torch.Tensor:
 
 
 def masked_fractions(num_steps: int, schedule: str) -> torch.Tensor:
-    """
-    Return the grid 1 = t_0 > t_1 > ... > t_T = 0 of expected masked fractions, float64 of shape (T + 1,).
+    """Return the grid 1 = t_0 > t_1 > ... > t_T = 0 of expected masked fractions, float64 of shape (T + 1,).
 
     Args:
         num_steps (`int`): Number of steps T.
@@ -80,8 +77,7 @@ def draw_step_sizes(
     unmasking: str,
     generator: torch.Generator | None = None,
 ) -> torch.LongTensor:
-    """
-    Draw the number of ranks that each step unmasks, for sequences with `num_masked` (batch,) masked ranks.
+    """Draw the number of ranks that each step unmasks, for sequences with `num_masked` (batch,) masked ranks.
 
     The `schedule` gives the expected fraction t_k of the initial masks that remain after step k (counted from 1). With
     `unmasking="bernoulli"` (Lemma 4.1), the step of each position is drawn independently, and is k with probability
@@ -152,8 +148,7 @@ class Candidates(NamedTuple):
 
 
 class UnmaskingRule:
-    """
-    Rule that decides which positions a step unmasks.
+    """Rule that decides which positions a step unmasks.
 
     For each step, a rule first plans the number of ranks to unmask. The model then predicts the tokens at some masked
     positions, the candidates. By default, the step unmasks the planned number of candidates, starting with the first. A
@@ -183,8 +178,7 @@ class UnmaskingRule:
 
 
 class ScheduledUnmasking(UnmaskingRule):
-    """
-    Rule that draws the numbers of ranks for all steps before the first pass (see [`draw_step_sizes`]).
+    """Rule that draws the numbers of ranks for all steps before the first pass (see [`draw_step_sizes`]).
 
     For refinement, the number of steps is reduced in proportion to the number of masked ranks.
     """
@@ -226,8 +220,7 @@ class AdaptiveUnmasking(UnmaskingRule):
 
 
 class EntropyBoundUnmasking(AdaptiveUnmasking):
-    """
-    Rule that unmasks as many of the first candidates as the entropy bound allows, and at least one.
+    """Rule that unmasks as many of the first candidates as the entropy bound allows, and at least one.
 
     The sum of the entropies of these candidates minus the largest entropy is at most `bound` nats. This difference
     bounds the Kullback-Leibler divergence between the joint distribution of the tokens and the product of the
@@ -249,8 +242,7 @@ class EntropyBoundUnmasking(AdaptiveUnmasking):
 
 
 class ThresholdUnmasking(AdaptiveUnmasking):
-    """
-    Rule that unmasks every candidate whose likeliest token has at least the probability `bound`.
+    """Rule that unmasks every candidate whose likeliest token has at least the probability `bound`.
 
     If there is no such candidate, it unmasks the first candidate (Fast-dLLM, arXiv 2505.22618, section 3.3).
     """
@@ -270,8 +262,7 @@ class ThresholdUnmasking(AdaptiveUnmasking):
 
 
 class ScoreUnmasking(UnmaskingRule):
-    """
-    Rule of SEDD's samplers, which unmask positions with probabilities given by the score s (arXiv 2310.16834).
+    """Rule of SEDD's samplers, which unmask positions with probabilities given by the score s (arXiv 2310.16834).
 
     The score s_y is a predicted ratio of probabilities at time t: of the sequence with token y at a masked position, to
     the sequence with the mask at this position. sigma(t) is the noise level (see [`log_linear_noise`]). In a step from
@@ -327,8 +318,7 @@ class ScoreUnmasking(UnmaskingRule):
 
 
 class ParallelSampler:
-    """
-    Sampler that unmasks one or several positions per forward pass.
+    """Sampler that unmasks one or several positions per forward pass.
 
     The tokens of a step are drawn independently of each other, given all tokens that were unmasked before. With
     `certainty`, a name in `CERTAINTY_MEASURES`, the candidates with the highest certainty come first. With `certainty`
@@ -447,8 +437,7 @@ class ModelDrafts:
 
 
 class PromptLookupDrafts:
-    """
-    Source of drafts that copies tokens from the unmasked text, without a forward pass.
+    """Source of drafts that copies tokens from the unmasked text, without a forward pass.
 
     The draft for a target position is the token of the unmasked position whose neighbours agree best with the target's.
     The agreement of two positions is the number of equal unmasked neighbours on the left, counted up to the first
@@ -489,8 +478,7 @@ class PromptLookupDrafts:
 
 
 def look_up(text: torch.LongTensor, targets: torch.LongTensor) -> tuple[torch.LongTensor, torch.BoolTensor]:
-    """
-    Return the token (batch,) whose neighbours agree best with the target's, and whether at least one neighbour agrees.
+    """Return the token (batch,) whose neighbours agree best with the target's, and whether at least one agrees.
 
     `text` (batch, n) has -1 at masked positions. `targets` has shape (batch,).
     """
@@ -516,8 +504,7 @@ DRAFTS = {"model": ModelDrafts, "prompt_lookup": PromptLookupDrafts}
 
 
 class SpeculativeSampler:
-    """
-    Sampler for decoders that drafts at most `draft_length` tokens, and verifies these drafts.
+    """Sampler for decoders that drafts at most `draft_length` tokens, and verifies these drafts.
 
     A round takes one pass to verify drafts, and with `ModelDrafts` another pass to make them. It unmasks at least one
     token of each unfinished sequence. With `ModelDrafts`, it unmasks at least two if two are left. There are thus never

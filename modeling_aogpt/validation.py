@@ -167,8 +167,7 @@ def check_finite(log_likelihood: torch.Tensor, dtype: torch.dtype) -> None:
 def start_mask(
     config: PreTrainedConfig, input_ids: torch.LongTensor, attention_mask: torch.Tensor | None
 ) -> torch.BoolTensor:
-    """
-    Return a boolean tensor (batch, n) that is True where a sequence begins with the model's start token.
+    """Return a boolean tensor (batch, n) that is True where a sequence begins with the model's start token.
 
     This token stands for the start row, which the model adds to each sequence, so it is not text.
     """
@@ -182,8 +181,7 @@ def start_mask(
 def token_mask(
     config: PreTrainedConfig, input_ids: torch.LongTensor, attention_mask: torch.Tensor | None
 ) -> torch.BoolTensor:
-    """
-    Return a boolean tensor (batch, n) that is True at tokens of text.
+    """Return a boolean tensor (batch, n) that is True at tokens of text.
 
     It is False at padding and at the start token of a sequence (see [`start_mask`]), which is treated like padding.
     """
@@ -303,8 +301,7 @@ def prepare_targets(
     context: torch.Tensor | None,
     attention_mask: torch.Tensor | None,
 ) -> tuple[torch.BoolTensor, torch.BoolTensor]:
-    """
-    Check `targets` and `context` (by default, all other tokens), and return them as two boolean tensors (batch, n).
+    """Check `targets` and `context` (by default, all other tokens), and return them as two boolean tensors (batch, n).
 
     A sequence without targets gets no context. A start token (see [`start_mask`]) is neither target nor context.
     """

@@ -1,7 +1,6 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
-"""
-Activation checkpointing. To save memory, some activations are not kept, but recomputed in the backward pass.
+"""Activation checkpointing. To save memory, some activations are not kept, but recomputed in the backward pass.
 
 `"selective"` keeps the input of each layer and the results of large matrix products and attention. It recomputes the
 results of norms, modulations, gates and activation functions. These operations are fast, but their results take more
@@ -65,8 +64,7 @@ def _release_memory(model: PreTrainedModel, *_: Any) -> None:
 
 
 def release_freed_memory() -> None:
-    """
-    Let glibc return freed memory to the system. With other C libraries, do nothing.
+    """Let glibc return freed memory to the system. With other C libraries, do nothing.
 
     By default, glibc keeps freed tensors of up to 32 MiB that lie between activations still in use. After the forward
     pass of AO-GPT small with selective checkpointing, they take half a gigabyte.

@@ -1,7 +1,6 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
-"""
-Batches of a run. The content of a batch depends only on the step and the seed.
+"""Batches of a run. The content of a batch depends only on the step and the seed.
 
 A sample is a training sequence of a run. Step s trains on the samples s * batch_size ... (s + 1) * batch_size - 1. A
 run can therefore start at any step, and a batch is the same for any number of processes, workers and passes.
@@ -62,8 +61,7 @@ def pass_samples(
 
 
 class Batches:
-    """
-    Iterator over the collated batches of forward passes, from `Samples` or `StreamedSamples`.
+    """Iterator over the collated batches of forward passes, from `Samples` or `StreamedSamples`.
 
     `position` is where to resume in the streamed corpus after the last batch. For `Samples`, it is None.
     """
@@ -91,8 +89,7 @@ class Batches:
 
 
 def _end_with_parent(worker: int) -> None:
-    """
-    Make a worker ignore the signals that stop a run. When the training process ends or is killed, end the worker.
+    """Make a worker ignore the signals that stop a run. When the training process ends or is killed, end the worker.
 
     Launchers and terminals send these signals to all processes, but the current step still needs its workers. From
     Python 3.14 on, the parent of a worker is a fork server, which lives as long as its children.

@@ -1,7 +1,6 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
-"""
-Checkpoints of a run: the weights, their moving averages, AdamW's moments, all losses, and other data as JSON.
+"""Checkpoints of a run: the weights, their moving averages, AdamW's moments, all losses, and other data as JSON.
 
 A checkpoint is a safetensors file. If the weights are sharded (FSDP2), it is a folder of torch.distributed.checkpoint
 instead, to which every process writes its shards as safetensors. A run can be resumed from both kinds with any number
@@ -69,8 +68,7 @@ class Checkpoint:
 
 @dataclass
 class CheckpointWriter:
-    """
-    Writer of the checkpoints of a run.
+    """Writer of the checkpoints of a run.
 
     A checkpoint becomes visible when it is complete. Older checkpoints are then removed, except for the newest `keep` -
     1, and for milestones.
@@ -145,8 +143,7 @@ class _FolderWriter(StorageWriter):
 def load_newest_checkpoint(
     folder: Path, can_continue: Callable[[Checkpoint], bool] = lambda checkpoint: True
 ) -> Checkpoint | None:
-    """
-    Return the newest valid checkpoint for which `can_continue` returns True, or None.
+    """Return the newest valid checkpoint for which `can_continue` returns True, or None.
 
     Skip damaged checkpoints with a warning. Raise an `OSError` if all of them are damaged.
     """

@@ -52,8 +52,7 @@ def parse_arguments(
 def parse_keys(
     argv: list[str], kind: type[TrainingArguments] = TrainingArguments
 ) -> tuple[Architecture, DataArguments, TrainingArguments, set[str]]:
-    """
-    Parse `CONFIG.yaml [--key value ...]`, and check each value by itself. The model of `init_from` is not read.
+    """Parse `CONFIG.yaml [--key value ...]`, and check each value by itself. The model of `init_from` is not read.
 
     Return the given keys of the architecture, the other arguments, and the names of all given keys, without those whose
     value on the command line is null.
@@ -97,8 +96,7 @@ def _read_options(options: list[str], known: Container[str]) -> dict[str, str | 
 
 
 def _read_settings(path: Path, known: dict[str, bool]) -> Settings:
-    """
-    Return the keys and values of a YAML file, without the keys whose value is null.
+    """Return the keys and values of a YAML file, without the keys whose value is null.
 
     The values replace the values of the file `base`, a path relative to the folder of this file.
     """
@@ -112,8 +110,7 @@ def _read_settings(path: Path, known: dict[str, bool]) -> Settings:
 
 
 def _read_file(path: Path, known: dict[str, bool]) -> Settings:
-    """
-    Return the keys and values of a YAML file. `known` maps each known key to whether its value may be a list.
+    """Return the keys and values of a YAML file. `known` maps each known key to whether its value may be a list.
 
     The values stay text. The type of a setting then decides whether `no` is False or text, and 1.10 a number or text.
     """

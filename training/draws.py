@@ -1,7 +1,6 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
-"""
-Data collators that draw orders, diffusion times and masked positions.
+"""Data collators that draw orders, diffusion times and masked positions.
 
 Samples, the training sequences of a run, are numbered. All random numbers for a sample depend only on the seed and its
 number, so they are the same for any number of processes, workers and passes.
@@ -27,8 +26,7 @@ def uniform_numbers(seed: int, stream: int, samples: torch.LongTensor, count: in
 
 
 class OrderDraws:
-    """
-    Data collator for the decoder. It draws an order for each sequence.
+    """Data collator for the decoder. It draws an order for each sequence.
 
     With `max_gap_length`, gaps end with `eos_token_id`.
 
@@ -65,8 +63,7 @@ class OrderDraws:
 
 
 class MaskDraws:
-    """
-    Data collator for the encoder. It draws a diffusion time t and the masked positions for each sequence.
+    """Data collator for the encoder. It draws a diffusion time t and the masked positions for each sequence.
 
     The diffusion times of a step are an evenly spaced grid in (0, 1] with a random shift (variational diffusion models,
     arXiv 2107.00630, appendix I.1). Neighbouring sequences get diffusion times that are far apart. The objective
@@ -86,8 +83,7 @@ class MaskDraws:
         self.draw_orders = OrderDraws(training)
 
     def __call__(self, features: Sequence[Mapping[str, object]]) -> dict[str, torch.Tensor]:
-        """
-        Return the arguments of `MaskedDiffusionObjective.forward`. Features are as in [`OrderDraws`].
+        """Return the arguments of `MaskedDiffusionObjective.forward`. Features are as in [`OrderDraws`].
 
         Their shapes are (batch, n) for `input_ids` and `is_masked`, (num_masked,) for `masked_indices`, and (batch,)
         for `times`.

@@ -1,7 +1,6 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
-"""
-Command that estimates the time, memory and disk space of a run, without a GPU and without the training data.
+"""Command that estimates the time, memory and disk space of a run, without a GPU and without the training data.
 
     python training/dry_run.py CONFIG.yaml [--key value ...] [--launch training/accelerate/ddp.yaml] [--gpu NAME]
 
@@ -160,8 +159,7 @@ def read_launch(options: Arguments) -> dict[str, Any]:
 def device_memory(
     model: Model, shape: tuple[int, int], passes: int, training: TrainingArguments, launch: dict[str, Any]
 ) -> float:
-    """
-    Return the estimated peak memory of a device in bytes.
+    """Return the estimated peak memory of a device in bytes.
 
     The estimate ignores torch.compile, which often lowers the peak, and fragmentation, which raises it. On a CPU, it
     does not include the libraries.

@@ -30,8 +30,7 @@ SAMPLE_SEED = 20250624  # the same in every evaluation, so that texts differ bet
 
 @torch.no_grad()
 def evaluate(model: Model, rows: Dataset, training: TrainingArguments, accelerator: Accelerator) -> dict[str, Any]:
-    """
-    Compute the bits per byte of `eval_sequences` evenly spaced sequences, which are divided among the processes.
+    """Compute the bits per byte of `eval_sequences` evenly spaced sequences, which are divided among the processes.
 
     Return the bits per byte over all sequences, `left_to_right` (only for decoders) and `any_order`, and the numbers of
     `sequences`, `bytes` and `seconds`. In examples, only the answers are scored, given the context.
@@ -87,8 +86,7 @@ def _answer_nats(model: AOGPTForAnyOrderLM, rows: dict[str, list], numbers: list
 
 
 def _encoder_nats(model: MDMEncoderForMaskedLM, sequences: list[list[int]], samples: range, num_rows: int) -> float:
-    """
-    Return an unbiased estimate of the bound (Eq. 7) on the negative log-likelihood of `sequences`, in nats.
+    """Return an unbiased estimate of the bound (Eq. 7) on the negative log-likelihood of `sequences`, in nats.
 
     The diffusion times are stratified over all `num_rows` sequences of the evaluation, of which `samples` are indices.
     """
@@ -107,8 +105,7 @@ def write_samples(
     path: Path,
     training: TrainingArguments,
 ) -> None:
-    """
-    Generate `count` texts of `length` tokens in orders of the training, and write them to a file.
+    """Generate `count` texts of `length` tokens in orders of the training, and write them to a file.
 
     With `orders=gaps_last`, they are generated from left to right, because a text without given tokens is a single gap.
     """

@@ -1,7 +1,6 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
-"""
-Command that trains a decoder with rewards, by GRPO (arXiv 2402.03300) with exact likelihoods in any order.
+"""Command that trains a decoder with rewards, by GRPO (arXiv 2402.03300) with exact likelihoods in any order.
 
     accelerate launch training/grpo.py CONFIG.yaml [--key value ...]
 
@@ -112,8 +111,7 @@ class PolicyObjective(Objective):
     def forward(
         self, log_probs: torch.Tensor, advantages: torch.Tensor, clip_range: float, **trajectory: torch.Tensor
     ) -> torch.Tensor:
-        """
-        Return the loss: the sum over the tokens of a completion, averaged over completions.
+        """Return the loss: the sum over the tokens of a completion, averaged over completions.
 
         `trajectory` has the arguments of `trajectory_log_probs`, whose result at the time of sampling was `log_probs`
         (batch, n). `advantages` has shape (batch,).
@@ -124,8 +122,7 @@ class PolicyObjective(Objective):
 
 
 def compute_advantages(rewards: torch.Tensor, kl: torch.Tensor, training: GRPOArguments) -> torch.Tensor:
-    """
-    Return the advantages (batch,) of completions, by their rewards and log-ratios `kl` to the initial model.
+    """Return the advantages (batch,) of completions, by their rewards and log-ratios `kl` to the initial model.
 
     With `scale_rewards`, rewards are normalized as in GRPO. Otherwise, the mean of the other completions of a group is
     subtracted from each, so that the expected gradient of the first update is exactly that of the expected reward minus
@@ -174,8 +171,7 @@ class PolicyTraining(Pretraining):
     def sample(
         self, prompts: list[dict[str, Any]], group_size: int, seed: int
     ) -> tuple[dict[str, torch.Tensor], list[str], torch.Tensor]:
-        """
-        Sample `group_size` completions of each prompt, and compute their rewards.
+        """Sample `group_size` completions of each prompt, and compute their rewards.
 
         Return the arguments of `trajectory_log_probs` and its result, the texts of the completions (with the prompt, if
         it has masks), and the rewards.

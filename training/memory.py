@@ -51,8 +51,7 @@ class MemoryCounter(TorchDispatchMode):
 def count_pass(
     model: Model, training: TrainingArguments, shape: tuple[int, int], is_16_bit: bool, has_gradients: bool
 ) -> tuple[int, int]:
-    """
-    Count the bytes of a pass over input ids of `shape` (batch, n), without those of the weights.
+    """Count the bytes of a pass over input ids of `shape` (batch, n), without those of the weights.
 
     The weights of `model` are replaced by tensors without data. With `has_gradients`, the gradients of an earlier pass
     of the same step exist.

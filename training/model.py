@@ -32,8 +32,7 @@ logger = logging.getLogger("pretrain")
 def create_model(
     config: AOGPTConfig, training: TrainingArguments, accelerator: Accelerator, load_weights: bool = True
 ) -> Model:
-    """
-    Return the model of a run in training mode. With FSDP2, it is on the CPU or, except in process 0, without data.
+    """Return the model of a run in training mode. With FSDP2, it is on the CPU or, except in process 0, without data.
 
     Without `load_weights`, the weights are random, because the weights of a checkpoint will replace them.
     """
@@ -58,8 +57,7 @@ def create_model(
 
 
 def distribute(accelerator: Accelerator, objective: Objective, optimizer: Optimizer) -> tuple[Any, Any]:
-    """
-    Return the objective and the optimizer, wrapped for several processes, mixed precision and torch.compile.
+    """Return the objective and the optimizer, wrapped for several processes, mixed precision and torch.compile.
 
     They share the weights of `objective.model`. FSDP2 shards these weights in place.
     """
@@ -107,8 +105,7 @@ def check_vocabulary(config: AOGPTConfig, init_from: str) -> None:
 def make_model(
     config: AOGPTConfig, init_from: str | None, load_weights: bool = True, dtype: torch.dtype = torch.float32
 ) -> Model:
-    """
-    Return a model with random weights, or the model `init_from` in `dtype`.
+    """Return a model with random weights, or the model `init_from` in `dtype`.
 
     Without `load_weights`, or on the default device `meta`, only the configuration is taken from `init_from`.
     """

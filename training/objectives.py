@@ -1,7 +1,6 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
-"""
-Training objectives: modules that contain a model and return the loss of a batch, in nats per token.
+"""Training objectives: modules that contain a model and return the loss of a batch, in nats per token.
 
 Objectives have no randomness: orders, diffusion times and masked positions are part of the batch (see
 training/draws.py). With uniformly random orders, all objectives except the score entropy are unbiased estimates of the
@@ -28,8 +27,7 @@ from modeling_aogpt.validation import check_text_ids, prepare_input_ids
 
 
 def compile_head_loss(**options: Any) -> None:
-    """
-    Compile the loss of the head. `options` are arguments of `torch.compile`.
+    """Compile the loss of the head. `options` are arguments of `torch.compile`.
 
     The head and its loss are excluded from the graph of a compiled model. If they were included, an encoder would need
     a graph for every number of masked tokens, and DDP of PyTorch before 2.13 could not divide the graph, because it
@@ -66,8 +64,7 @@ class Objective(nn.Module):
 
 
 class AnyOrderObjective(Objective):
-    """
-    Mean any-order loss (Eq. 7). The decoder predicts each token given the tokens before it in an order.
+    """Mean any-order loss (Eq. 7). The decoder predicts each token given the tokens before it in an order.
 
     With `distillation_weight`, the loss of each label in a left-to-right sequence also has this weight times the
     divergence KL(initial model || model).
@@ -82,8 +79,7 @@ class AnyOrderObjective(Objective):
         attention_mask: torch.LongTensor | None = None,
         left_to_right_rows: torch.LongTensor | None = None,
     ) -> torch.Tensor:
-        """
-        Return the loss of sequences. `input_ids`, `orders` and `labels` have shape (batch, n).
+        """Return the loss of sequences. `input_ids`, `orders` and `labels` have shape (batch, n).
 
         Padding must be on the right, last in the orders, and have the label -100, as in the batches of the data
         collator. Then no token attends to padding, and `attention_mask`, which these batches contain, is not used.
@@ -115,8 +111,7 @@ class AnyOrderObjective(Objective):
     def compute_divergence(
         self, states: torch.Tensor, weights: torch.Tensor, input_ids: torch.LongTensor
     ) -> torch.Tensor:
-        """
-        Return the weighted sum of the divergences of left-to-right sequences. The backward pass repeats their logits.
+        """Return the weighted sum of divergences of left-to-right sequences. The backward pass repeats their logits.
 
         `states` (batch, n, hidden_size) and `weights` (batch, n) are by rank, `input_ids` (batch, n) by position.
         """
@@ -143,8 +138,7 @@ def _divergence(
 
 
 class MaskedDiffusionObjective(Objective):
-    """
-    Masked-diffusion loss (Eq. 1). The encoder predicts the masked tokens given the other tokens, with weight 1 / t.
+    """Masked-diffusion loss (Eq. 1). The encoder predicts the masked tokens given the other tokens, with weight 1 / t.
 
     If every token is masked independently with probability t, the expected loss is the masked-diffusion bound. If m of
     n tokens are masked, where m is uniform in 1 ... n and t = m / n, it is the any-order form (Eq. 7) of the same
@@ -160,8 +154,7 @@ class MaskedDiffusionObjective(Objective):
         masked_indices: torch.LongTensor,
         times: torch.DoubleTensor,
     ) -> torch.Tensor:
-        """
-        Return the loss of a batch.
+        """Return the loss of a batch.
 
         Args:
             input_ids (`torch.LongTensor` of shape `(batch, n)`): Sequences without padding.
@@ -200,8 +193,7 @@ class MaskedDiffusionObjective(Objective):
 
 
 class ScoreEntropyObjective(MaskedDiffusionObjective):
-    """
-    Denoising score entropy of SEDD (arXiv 2310.16834) with the absorbing graph and log-linear noise.
+    """Denoising score entropy of SEDD (arXiv 2310.16834) with the absorbing graph and log-linear noise.
 
     A token is masked with probability 1 - e^-sigma(t) = (1 - eps) t (see `log_linear_noise`). The model's score of an
     id estimates a ratio of probabilities: of the sequence with this id, to the sequence with the mask. Given the

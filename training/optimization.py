@@ -29,8 +29,7 @@ def parameter_groups(model: nn.Module) -> tuple[list[nn.Parameter], list[nn.Para
 
 
 def learning_rate_at(step: int, training: TrainingArguments) -> float:
-    """
-    Return the learning rate of a step in 0 ... `max_steps` - 1.
+    """Return the learning rate of a step in 0 ... `max_steps` - 1.
 
     It rises linearly until step `warmup_steps`. With `"cosine"`, it then falls along half a cosine. With
     `"warmup_stable_decay"`, it falls linearly in the last `decay_steps` steps. It would end at step `max_steps`.
@@ -75,8 +74,7 @@ def set_learning_rate(optimizer: AdamW, learning_rate: float) -> None:
 
 
 class ExponentialMovingAverage:
-    """
-    Exponential moving averages of the weights by name, in float32, on the same devices and with the same sharding.
+    """Exponential moving averages of the weights by name, in float32, on the same devices and with the same sharding.
 
     The decay of update u is min(decay, (1 + u) / (10 + u)), as in the released code. The initial weights therefore lose
     their influence even in short runs. (`torch.optim.swa_utils.AveragedModel` discards them at the first update.)

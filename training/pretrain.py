@@ -1,7 +1,6 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
-"""
-Command that trains an AO-GPT or an encoder-only masked diffusion model, from scratch or from another model.
+"""Command that trains an AO-GPT or an encoder-only masked diffusion model, from scratch or from another model.
 
     python training/pretrain.py training/configs/quickstart.yaml [--key value ...]
 
@@ -155,8 +154,7 @@ def show_examples(data: Data) -> None:
 
 
 class Pretraining:
-    """
-    A training run: model, moving averages of the weights, optimizer and progress.
+    """A training run: model, moving averages of the weights, optimizer and progress.
 
     Data, orders and learning rate depend only on step and seed, so they have no state. The position in a streamed
     corpus is stored only to save time: without it, a resumed run would read the corpus from the beginning.
@@ -330,8 +328,7 @@ class Pretraining:
         )
 
     def read_passes(self, batches: Batches) -> list[dict[str, torch.Tensor]]:
-        """
-        Return the batches of the forward passes of a step of this process, on its device.
+        """Return the batches of the forward passes of a step of this process, on its device.
 
         If a batch has labels, add `num_items_in_batch`: the number of labels of the step, divided by the number of its
         passes in all processes. The mean of the losses of these passes is then the mean over all labels of the step.
@@ -368,8 +365,7 @@ class Pretraining:
         return StepStatus(self.progress.step, status)
 
     def finish_step(self, status: StepStatus) -> int:
-        """
-        Record the loss of a step. Return the signal that any process received, or 0.
+        """Record the loss of a step. Return the signal that any process received, or 0.
 
         Raise a `FloatingPointError` if the loss or its gradient is not finite. No checkpoint contains such a step.
         """

@@ -58,8 +58,7 @@ def check_same_run(saved: dict[str, Any], current: dict[str, Any], place: Path) 
 def find_start(
     training: TrainingArguments, settings: dict[str, Any], accelerator: Accelerator
 ) -> tuple[bool, Checkpoint | None]:
-    """
-    Let the main process call [`choose_start`], and return its result in all processes.
+    """Let the main process call [`choose_start`], and return its result in all processes.
 
     Raise a `ValueError` in all processes if they do not see the same files in `output_dir`.
     """
@@ -76,8 +75,7 @@ def find_start(
 
 
 def choose_start(training: TrainingArguments, settings: dict[str, Any]) -> tuple[bool, Checkpoint | None]:
-    """
-    Return whether the run is finished and, if not, the checkpoint from which to resume it (None for a new run).
+    """Return whether the run is finished and, if not, the checkpoint from which to resume it (None for a new run).
 
     Raise a `ValueError` if `output_dir` belongs to a run with other settings, or to a run that cannot be extended.
     """
@@ -101,8 +99,7 @@ def choose_start(training: TrainingArguments, settings: dict[str, Any]) -> tuple
 
 
 def is_finished(results: dict[str, Any], training: TrainingArguments, settings: dict[str, Any]) -> bool:
-    """
-    Return whether the finished run with `results` has the current settings. If not, the run may be extended.
+    """Return whether the finished run with `results` has the current settings. If not, the run may be extended.
 
     Raise a `ValueError` if it has other settings, or more steps.
     """
@@ -125,8 +122,7 @@ def _format_changed(saved: dict[str, Any], current: dict[str, Any]) -> str:
 
 
 def checkpoint_to_resume(training: TrainingArguments, settings: dict[str, Any]) -> Checkpoint | None:
-    """
-    Return the newest checkpoint from which a run can be resumed, or None if there is no valid checkpoint.
+    """Return the newest checkpoint from which a run can be resumed, or None if there is no valid checkpoint.
 
     The settings in `SCHEDULE` may have changed, if the learning rates and left-to-right fractions of all steps up to
     the checkpoint stay the same. Raise a `ValueError` if no checkpoint fits, or has other settings.

@@ -36,8 +36,7 @@ def check_sharding(accelerator: Accelerator) -> None:
 
 
 def keep_float32_gradients(accelerator: Accelerator) -> None:
-    """
-    Make FSDP2 with mixed precision round only the weights. Must be called before `Accelerator.prepare`.
+    """Make FSDP2 with mixed precision round only the weights. Must be called before `Accelerator.prepare`.
 
     Accelerate's default also rounds diffusion times and losses, and accumulates gradients in 16 bits.
     """
@@ -49,8 +48,7 @@ def keep_float32_gradients(accelerator: Accelerator) -> None:
 
 
 def shard_gradients(accelerator: Accelerator) -> None:
-    """
-    Make FSDP2 shard the gradients after every forward pass of a step.
+    """Make FSDP2 shard the gradients after every forward pass of a step.
 
     By default, Accelerate sums them first, so every process needs memory for the gradients of all weights.
     """

@@ -9,8 +9,7 @@ import torch
 
 
 class StepStatus:
-    """
-    Status of a step, which is copied to the CPU while the device computes the next step.
+    """Status of a step, which is copied to the CPU while the device computes the next step.
 
     `values` (processes, 3) has the loss, the gradient norm and the stop signal of each process.
     """
@@ -34,8 +33,7 @@ class StepStatus:
 
 
 class StopRequest:
-    """
-    Context manager that records SIGTERM (from a scheduler) or SIGINT (Ctrl-C), so that a run can stop between steps.
+    """Context manager that records SIGTERM (from a scheduler) or SIGINT (Ctrl-C), so that a run can stop between steps.
 
     After the first signal, SIGINT interrupts the run immediately. Further SIGTERMs are ignored: a scheduler and a
     launcher may both send SIGTERM, and the second signal may arrive while the checkpoint is being written.

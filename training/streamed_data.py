@@ -1,7 +1,6 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
-"""
-Training data that is read, tokenized and packed during training.
+"""Training data that is read, tokenized and packed during training.
 
 Every epoch reads the files in a new random order. The documents of all files and epochs are joined and cut into
 sequences, so no tokens are lost at the end of a file or epoch. A shuffle window, or window, consists of `window_size`
@@ -107,8 +106,7 @@ class Stream:
 
 
 class StreamedSamples:
-    """
-    Dataset that maps the number of a sample to the features that a data collator takes as input.
+    """Dataset that maps the number of a sample to the features that a data collator takes as input.
 
     Samples must be read in increasing order. Whenever a sample of a shuffle window is taken, one sequence of the next
     window is read. `position` is the start of the first sample's window or of an earlier window. It defaults to the

@@ -32,8 +32,7 @@ def start_tracker(accelerator: Any, tracker: str, output_dir: Path, settings: di
 
 
 def flops_per_token(config: AOGPTConfig | MDMEncoderConfig, length: int) -> float:
-    """
-    Return the number of floating-point operations per token of a training step.
+    """Return the number of floating-point operations per token of a training step.
 
     The number includes 6 operations for each weight of the layers and the head, and the matrix products of attention
     (half of them for causal attention). All objectives of an encoder mask half of the tokens on average, and apply the

@@ -1,7 +1,6 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
-"""
-Contenders: the samplers that `speed.py` times. Each is a model with a way to generate.
+"""Contenders: the samplers that `speed.py` times. Each is a model with a way to generate.
 
 To add a sampler of a decoder, add a line to `DECODERS`. To add an encoder, add its settings to `ENCODERS`.
 """
@@ -32,8 +31,7 @@ BLOCK_LENGTH = 32  # as in the examples of LLaDA's authors
 
 @dataclass
 class Contender:
-    """
-    A sampler to time.
+    """A sampler to time.
 
     Attributes:
         generate: Function that generates sequences.
@@ -71,8 +69,7 @@ def sample_any_order(
     context: Callable[[Model], AbstractContextManager] = lambda model: nullcontext(),
     **settings: Any,
 ) -> Contender:
-    """
-    Return a contender that calls `generate` of a model of this package.
+    """Return a contender that calls `generate` of a model of this package.
 
     `context` maps the model to a context manager, which can change the model during a generation. `settings` are
     arguments of `model.generate`. See `Contender` for the other arguments.
@@ -211,8 +208,7 @@ def sample_causal_lm(model: PreTrainedModel, compiles: bool = False) -> Contende
 
 
 def make_compared(name: str, config: AOGPTConfig, device: torch.device, dtype: torch.dtype) -> Contender:
-    """
-    Return a contender with a user's sampler.
+    """Return a contender with a user's sampler.
 
     `name` is `module:function`. The function is called with `config`, `device` and `dtype`. It must return a function
     of the type `Generate`.
@@ -236,8 +232,7 @@ CONTENDERS = (*DECODERS, *ENCODERS, "llama")
 def make_contenders(
     names: Sequence[str], decoder: AOGPTForAnyOrderLM, length: int, compiles: bool = False
 ) -> dict[str, Contender]:
-    """
-    Return contenders, by name, with the device and dtype of a decoder.
+    """Return contenders, by name, with the device and dtype of a decoder.
 
     `names` are names in `CONTENDERS`, and folders or Hub names of causal language models. The encoders and `llama` have
     random weights. With `compiles`, encoders and causal language models are compiled. (The caller compiles the

@@ -1,7 +1,6 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
-"""
-Command that converts a causal language model into an any-order model with the same left-to-right predictions.
+"""Command that converts a causal language model into an any-order model with the same left-to-right predictions.
 
     python training/conversion/causal_lm.py SOURCE OUTPUT_DIR [--max_length N] [--target_injection KIND]
         [--start_token TOKEN]
@@ -61,8 +60,7 @@ def convert_config(
     target_injection: str | None = None,
     max_length: int | None = None,
 ) -> AOGPTConfig:
-    """
-    Return the configuration of the any-order model.
+    """Return the configuration of the any-order model.
 
     Args:
         source (`PreTrainedConfig`): Configuration of the causal language model.
@@ -95,8 +93,7 @@ def convert_model(
     target_injection: str | None = None,
     max_length: int | None = None,
 ) -> AOGPTForAnyOrderLM:
-    """
-    Convert a causal language model into an any-order model, as described at the top of this file.
+    """Convert a causal language model into an any-order model, as described at the top of this file.
 
     Both models use the same memory for their weights (except for a GPT-2, whose weights are transposed), so training
     one of them changes the other. See [`convert_config`] for the arguments.
@@ -114,8 +111,7 @@ def convert_model(
 def plan(
     source: PreTrainedModel, start_token_id: int, target_injection: str | None, max_length: int | None
 ) -> tuple[Blueprint, Tensors]:
-    """
-    Return the blueprint of the any-order model, and its tensors, which are checked.
+    """Return the blueprint of the any-order model, and its tensors, which are checked.
 
     `source` can be a model on the meta device. Everything but the values of its weights is then checked.
     """
@@ -129,8 +125,7 @@ def plan(
 
 
 def released_tensors(source: PreTrainedModel, config: AOGPTConfig) -> Tensors:
-    """
-    Return the weights of the source. In a GPT-2, weights of projections are transposed.
+    """Return the weights of the source. In a GPT-2, weights of projections are transposed.
 
     In the any-order model, the start token has position embedding 0, and the token at position p has position embedding
     p + 1. For the same length, the model therefore needs one more position embedding than a GPT-2. The last embedding
@@ -194,8 +189,7 @@ def convert(
     start_token: str | None = None,
     max_length: int | None = None,
 ) -> AOGPTForAnyOrderLM:
-    """
-    Convert a causal language model, and write the any-order model and its tokenizer to a new or empty folder.
+    """Convert a causal language model, and write the any-order model and its tokenizer to a new or empty folder.
 
     `source` is a folder or a Hub name. See [`find_start_token`] and [`convert_config`] for the other arguments. If
     the model cannot be converted, a `ValueError` is raised.

@@ -1,7 +1,6 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
-"""
-Functions that the converters of this folder share: settings, comparison of predictions, facts about the source.
+"""Functions that the converters of this folder share: settings, comparison of predictions, facts about the source.
 
 `modeling_aogpt/conversion.py` reads and checks tensors, also for the converter of released checkpoints.
 """
@@ -147,8 +146,7 @@ def make_causal(config: PreTrainedConfig, tensors: Tensors, dtype: torch.dtype) 
 
 @torch.no_grad()
 def check_predictions(model: AOGPTForAnyOrderLM | MDMEncoderForMaskedLM, causal: PreTrainedModel) -> None:
-    """
-    Raise a `ValueError` unless both models have the same logits for random tokens.
+    """Raise a `ValueError` unless both models have the same logits for random tokens.
 
     A decoder is compared left to right, and an encoder with `causal` under full attention.
     """
@@ -200,8 +198,7 @@ def save_converted(
     facts: dict[str, Any],
     output_dir: Path,
 ) -> None:
-    """
-    Write a converted model and its tokenizer. `facts` are about the source. `ends` are its end-of-text ids.
+    """Write a converted model and its tokenizer. `facts` are about the source. `ends` are its end-of-text ids.
 
     The first id in `ends` is the tokenizer's end-of-text. It separates and pads the documents in training.
     """
@@ -214,8 +211,7 @@ def save_converted(
 
 
 def read_source_facts(source: str) -> dict[str, str]:
-    """
-    Return what is known of `_name_or_path`, only for a Hub model, and `license`, from its model card.
+    """Return what is known of `_name_or_path`, only for a Hub model, and `license`, from its model card.
 
     Both are inserted into model cards, so only plain names are returned.
     """

@@ -1,7 +1,6 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
-"""
-Command that converts a masked diffusion model with the layers of a Llama or Qwen into an encoder of this package.
+"""Command that converts a masked diffusion model with the layers of a Llama or Qwen into an encoder of this package.
 
     python training/conversion/masked_lm.py SOURCE OUTPUT_DIR [--max_length N]
 
@@ -137,8 +136,7 @@ def load_source_tokenizer(folder: Path, kind: str) -> PreTrainedTokenizerBase:
 
 
 def find_mask(given: dict[str, Any], folder: Path, tokenizer: PreTrainedTokenizerBase) -> int:
-    """
-    Return the id of the source's mask: the `mask_token_id` of config.json, or the mask token of the source's tokenizer.
+    """Return the id of the source's mask: the `mask_token_id` of config.json, or the tokenizer's mask token.
 
     Raises:
         ValueError: If there is no mask, if it is not a token, or if config.json and the tokenizer have different masks.
@@ -205,8 +203,7 @@ def _llada_settings(given: dict[str, Any]) -> dict[str, Any]:
 
 
 def move_mask(weights: Tensors, old: int, new: int, is_tied: bool) -> None:
-    """
-    Give the token with the id `new` the embedding of `old`, in place. The tables get one more entry if necessary.
+    """Give the token with the id `new` the embedding of `old`, in place. The tables get one more entry if necessary.
 
     Raises:
         ValueError: If tokens of the tokenizer have no embedding.
@@ -238,8 +235,7 @@ def plan(given: dict[str, Any], max_length: int | None) -> tuple[PreTrainedConfi
 def convert_model(
     given: dict[str, Any], tensors: Tensors, old_mask: int, mask: int, max_length: int | None = None
 ) -> MDMEncoderForMaskedLM:
-    """
-    Return an encoder with the weights of a masked diffusion model.
+    """Return an encoder with the weights of a masked diffusion model.
 
     Args:
         given (`dict`): The content of the source's config.json.
@@ -282,8 +278,7 @@ def check_first_layers(source: PreTrainedConfig, config: MDMEncoderConfig, weigh
 
 
 def convert(source: str, output_dir: Path, max_length: int | None = None) -> MDMEncoderForMaskedLM:
-    """
-    Convert a masked diffusion model, and write the encoder and its tokenizer to a new or empty folder.
+    """Convert a masked diffusion model, and write the encoder and its tokenizer to a new or empty folder.
 
     `source` is a folder or a Hub name. If the model cannot be converted, a `ValueError` is raised.
     """

@@ -1,7 +1,6 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
-"""
-Dependence of predictions on the order of their context, in decoders and encoders (Findings 5 and 6).
+"""Dependence of predictions on the order of their context, in decoders and encoders (Findings 5 and 6).
 
     python eval/studies/context_orders/context_orders.py RUN [RUN ...] [--output_dir DIR]
 
@@ -59,8 +58,7 @@ class Arguments(Options):
 
 
 def count_predictions(length: int) -> tuple[int, int]:
-    """
-    Return how many different predictions an encoder and a decoder can make in a sequence of n = `length` tokens.
+    """Return how many different predictions an encoder and a decoder can make in a sequence of n = `length` tokens.
 
     A prediction has a target, and a context of other positions. For an encoder, the order of the context does not
     matter, so there are n 2^(n - 1) predictions. For a decoder, it matters, so there are floor(e n!) - 1 predictions.
@@ -72,8 +70,7 @@ def count_predictions(length: int) -> tuple[int, int]:
 def draw_predictions(
     num_sequences: int, num_contexts: int, length: int, generator: torch.Generator
 ) -> tuple[torch.BoolTensor, torch.BoolTensor]:
-    """
-    Draw `num_contexts` targets, and a context for each target, in every sequence.
+    """Draw `num_contexts` targets, and a context for each target, in every sequence.
 
     Each target and its context come from a random order. The context contains all positions with a lower rank than the
     target. The ranks of the targets are stratified: in every sequence, one rank is drawn from each of `num_contexts`
@@ -99,8 +96,7 @@ def score_context_orders(
     num_orders: int,
     generator: torch.Generator,
 ) -> torch.DoubleTensor:
-    """
-    Return the log-probabilities (predictions, num_orders) of the targets, with `num_orders` random orders per context.
+    """Return log-probabilities (predictions, num_orders) of the targets, with `num_orders` random orders per context.
 
     The tensors can be on another device than the model. The result is on the CPU. The context of an encoder has no
     order, so its values are the same for all orders.
@@ -125,8 +121,7 @@ def ensemble_nats(scores: torch.DoubleTensor, size: int) -> float:
 
 
 def measure_run(folder: Path, rows: dict[str, list[Any]], arguments: Arguments) -> dict[str, Any]:
-    """
-    Measure how much the predictions of a run's model depend on the orders of their contexts.
+    """Measure how much the predictions of a run's model depend on the orders of their contexts.
 
     Args:
         folder: Folder of the run.
@@ -168,8 +163,7 @@ def measure_run(folder: Path, rows: dict[str, list[Any]], arguments: Arguments) 
 
 
 def summarize(runs: dict[str, list[dict[str, Any]]]) -> dict[str, dict[str, Any]]:
-    """
-    Return the results of each model: means over its runs (one per seed), with confidence intervals.
+    """Return the results of each model: means over its runs (one per seed), with confidence intervals.
 
     In addition to the values of `measure_run`, a model has `spread`, the mean of `spreads`. A decoder also has `gain`:
     bits per byte without an ensemble, minus those with the largest ensemble. If there is one encoder, each decoder with

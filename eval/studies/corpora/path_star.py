@@ -1,7 +1,6 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
-"""
-Path-star graphs: paths of equal length that have only their first node in common (arXiv 2403.06963).
+"""Path-star graphs: paths of equal length that have only their first node in common (arXiv 2403.06963).
 
 The text `cd ab ae ef bc fg/ad=abcd` contains the edges of a graph in random order, the first and the last node of one
 of its paths, and the nodes of this path. Nodes are letters or digits. A model that writes the path from left to right
@@ -21,8 +20,7 @@ TEST_FRACTION = 1 / 8  # fraction of all graphs that are used only for tests
 
 
 def draw_graph(num_paths: int, length: int, rng: Random) -> tuple[str, str, str]:
-    """
-    Draw a graph, and one of its paths.
+    """Draw a graph, and one of its paths.
 
     Returns:
         A key, which is the same for all texts of a graph; the text up to and including `=`; and the nodes of the path.
@@ -41,8 +39,7 @@ def is_test_graph(key: str) -> bool:
 
 
 def training_texts(num_paths: int, length: int) -> Iterator[tuple[str, str]]:
-    """
-    Yield a pair (key, text) for each drawn graph that is not used for tests.
+    """Yield a pair (key, text) for each drawn graph that is not used for tests.
 
     The part of the text before the path is in brackets, which mark the context.
     """

@@ -1,7 +1,6 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
-"""
-Infilling of gaps of unknown length by the models of room.yaml.
+"""Infilling of gaps of unknown length by the models of room.yaml.
 
     python eval/studies/infilling/compare.py RUNS_DIR --output_dir DIR
 
@@ -197,8 +196,7 @@ def measure(
     tokenizer: PreTrainedTokenizerBase,
     fills_all: bool,
 ) -> dict[str, float]:
-    """
-    Return exact matches, right lengths, CPU seconds per infill, and bits per byte without and with the ends.
+    """Return exact matches, right lengths, CPU seconds per infill, and bits per byte without and with the ends.
 
     Unless `fills_all`, only some gaps are filled in, to measure the time.
     """

@@ -1,7 +1,6 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
-"""
-Training of a left-to-right model that fills in the middle (Bavarian et al., arXiv 2207.14255).
+"""Training of a left-to-right model that fills in the middle (Bavarian et al., arXiv 2207.14255).
 
     python eval/studies/infilling/fill_in_the_middle.py CONFIG.yaml [--key value ...]
 
@@ -54,8 +53,7 @@ class MiddleDraws(OrderDraws):
 
 
 def rearrange(ids: list[int], stream: torch.LongTensor, sentinels: list[int], end: int) -> tuple[list[int], list[int]]:
-    """
-    Return the ids and labels of a sequence whose first part, the window, is rearranged.
+    """Return the ids and labels of a sequence whose first part, the window, is rearranged.
 
     If the window has no gap, return the sequence as it is. Text that does not fit is cut off at the end. Sentinels have
     no loss, because they are always given.

@@ -1,9 +1,8 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
-"""
-Command that generates text, prints it, and writes the steps to an animated GIF.
+"""Command that generates text, prints it, and writes the steps to an animated GIF.
 
-    python eval/studies/names/watch.py MODEL ["TEXT with <mask> tokens" ...] [--order ...] [--output_dir DIR]
+python eval/studies/names/watch.py MODEL ["TEXT with <mask> tokens" ...] [--order ...] [--output_dir DIR]
 """
 
 import sys
@@ -126,8 +125,7 @@ def draw(
 def save_animation(
     figure: Figure, draw: Callable[[int], None], steps: Sequence[int], seconds: float, path: Path
 ) -> None:
-    """
-    Write an animated GIF that repeats. For each of `steps`, `draw` draws one frame on `figure`.
+    """Write an animated GIF that repeats. For each of `steps`, `draw` draws one frame on `figure`.
 
     Each frame is shown for `seconds`. The last frame is shown longer.
     """

@@ -1,7 +1,6 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
-"""
-Facts about invented people, for the reversal curse (arXiv 2309.12288).
+"""Facts about invented people, for the reversal curse (arXiv 2309.12288).
 
 A fact connects a name and a description. It is stated as `Ada Abel is the painter of Oslo.` (name first), as `The
 painter of Oslo is Ada Abel.` (description first), or in both forms. A left-to-right model that has only seen the first
@@ -59,8 +58,7 @@ def training_texts() -> Iterator[tuple[str, str]]:
 
 
 def questions(kind: str) -> list[tuple[str, str]]:
-    """
-    Return questions about the facts that are stated in one form, as pairs of texts.
+    """Return questions about the facts that are stated in one form, as pairs of texts.
 
     The first text has `_` for each missing character, and the second is complete.
 

@@ -15,8 +15,7 @@ T_QUANTILES = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2
 
 
 def estimate(values: Sequence[float]) -> dict[str, Any]:
-    """
-    Return the mean of values, one per seed, and half the width of its 95 % confidence interval (Student's t).
+    """Return the mean of values, one per seed, and half the width of its 95 % confidence interval (Student's t).
 
     The half-width of a single value is None.
     """

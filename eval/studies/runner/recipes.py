@@ -1,7 +1,6 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
-"""
-Finished training runs on problems with missing text, grouped by recipe. Runs of a recipe differ only in the seed.
+"""Finished training runs on problems with missing text, grouped by recipe. Runs of a recipe differ only in the seed.
 
 A problem is a pair of strings: a text with `_` for each missing character, and the complete text.
 """
@@ -22,8 +21,7 @@ OF_SEED = {"seed", "init_from", "tokenizer"}
 
 
 def read_run(folder: Path, corpora: Collection[str]) -> dict[str, Any]:
-    """
-    Return the folder, the training arguments, and the cost of training of a finished run.
+    """Return the folder, the training arguments, and the cost of training of a finished run.
 
     Raises:
         ValueError: If the run is not finished, or was not trained on padded documents of one of `corpora`.
@@ -45,8 +43,7 @@ def read_run(folder: Path, corpora: Collection[str]) -> dict[str, Any]:
 
 
 def group_by_recipe(runs: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
-    """
-    Return the runs of each recipe. The name of a recipe is the name of its runs' folders, without `-SEED` at the end.
+    """Return the runs of each recipe. Its name is the name of its runs' folders, without `-SEED` at the end.
 
     Raises:
         ValueError: If runs of a recipe differ in a setting that may affect the result, or have the same seed.
@@ -79,8 +76,7 @@ def recipe_name(run: dict[str, Any]) -> str:
 def encode_problems(
     problems: list[tuple[str, str]], tokenizer: PreTrainedTokenizerBase, padded_length: int | None
 ) -> tuple[torch.LongTensor, torch.LongTensor]:
-    """
-    Return padded ids (problems, n): with masks for the tokens that end with `_`, and of the complete texts.
+    """Return padded ids (problems, n): with masks for the tokens that end with `_`, and of the complete texts.
 
     Without `padded_length`, the longest text sets n, and padding is missing too: a model that was trained from left to
     right writes it itself.

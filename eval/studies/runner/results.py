@@ -19,8 +19,7 @@ UNIGRAM = "token frequencies"  # name of the unigram model in reports
 
 @dataclass(frozen=True)
 class Question:
-    """
-    A comparison of arms.
+    """A comparison of arms.
 
     Attributes:
         title: Title of the report.
@@ -40,8 +39,7 @@ class Question:
 
 @dataclass(frozen=True)
 class TrainedModel:
-    """
-    A model that was trained in one run, or in several runs that continued each other.
+    """A model that was trained in one run, or in several runs that continued each other.
 
     Attributes:
         num_parameters: Number of parameters.
@@ -94,8 +92,7 @@ def read_model(folders: Sequence[Path]) -> TrainedModel:
 def read_earlier_models(
     path: Path, settings: dict[str, Any], parts: dict[str, dict[str, dict[str, Any]]]
 ) -> dict[tuple[str, int], TrainedModel]:
-    """
-    Return the models whose results `write_results` wrote to a JSON file before, for each arm and seed.
+    """Return the models whose results `write_results` wrote to a JSON file before, for each arm and seed.
 
     Arms that were trained with other settings are left out. In older files, which do not have the training time of each
     model, it is the mean over the seeds.
@@ -128,8 +125,7 @@ def read_earlier_models(
 
 
 def compare(question: Question, models: dict[str, list[TrainedModel]]) -> dict[str, dict[str, Any]]:
-    """
-    Compare the models of a question.
+    """Compare the models of a question.
 
     Args:
         question: The question.
@@ -216,8 +212,7 @@ def _evaluation_text(model: TrainedModel) -> tuple[Any, Any]:
 def write_results(
     question: Question, models: dict[str, list[TrainedModel]], details: dict[str, Any], path: Path
 ) -> None:
-    """
-    Write the JSON file of a question.
+    """Write the JSON file of a question.
 
     Args:
         question: The question.

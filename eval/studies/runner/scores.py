@@ -29,8 +29,7 @@ INFILLING_SEQUENCES = 256
 
 
 def load_scores(folder: Path) -> dict[str, float | None]:
-    """
-    Return the scores in scores.json in the folder of a run.
+    """Return the scores in scores.json in the folder of a run.
 
     If this file is missing or older than results.json, the scores are measured and written first (`measure_scores`).
     """
@@ -41,8 +40,7 @@ def load_scores(folder: Path) -> dict[str, float | None]:
 
 
 def measure_scores(folder: Path) -> dict[str, float | None]:
-    """
-    Return the bits per byte of the final model of a run, on the held-out sequences on which the run was evaluated.
+    """Return the bits per byte of the final model of a run, on the held-out sequences on which the run was evaluated.
 
     All likelihoods are exact. (An encoder takes a forward pass for each token of an order.) The keys are those of
     `MEASURES`, and `unigram` (see `unigram_bits_per_byte`):
@@ -89,8 +87,7 @@ def draw_orders(rows: dict[str, list[Any]], seed: int, **settings: Any) -> torch
 
 
 def held_out_rows(folder: Path, count: int | None = None) -> dict[str, list[Any]]:
-    """
-    Return evenly spaced held-out sequences of a run.
+    """Return evenly spaced held-out sequences of a run.
 
     The columns are `input_ids`, `num_bytes`, `order_seed` and, with `context_marks`, `labels`. By default, these are
     the sequences on which the run was evaluated. `order_seed` is the index of a sequence in the held-out text, from
@@ -106,8 +103,7 @@ def held_out_rows(folder: Path, count: int | None = None) -> dict[str, list[Any]
 
 
 def unigram_bits_per_byte(folder: Path, rows: dict[str, list[Any]]) -> float | None:
-    """
-    Return the bits per byte of held-out `rows` under the frequencies of the tokens in the training text of a run.
+    """Return the bits per byte of held-out `rows` under the frequencies of the tokens in the training text of a run.
 
     One is added to each count. For a streamed corpus, the result is None, because its frequencies are unknown.
     """
@@ -130,8 +126,7 @@ def _count_tokens(options: str) -> np.ndarray | None:
 
 
 def infilling_nats(model: Model, input_ids: torch.LongTensor, left_to_right: bool = False) -> float:
-    """
-    Return the negative log-likelihood, in nats, of two random halves of all sequences, each given the other half.
+    """Return the negative log-likelihood, in nats, of two random halves of all sequences, each given the other half.
 
     The tokens of a half are predicted in random order or, with `left_to_right`, from left to right. A decoder reads the
     other half from left to right. The result is summed over halves and sequences.

@@ -1,7 +1,6 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
-"""
-Command that runs a study: it trains models with different settings and several seeds, and compares them.
+"""Command that runs a study: it trains models with different settings and several seeds, and compares them.
 
     python eval/studies/runner/study.py STUDY.yaml [--jobs N] [--collect] [--runs_dir DIR] [--output_dir DIR]
 
@@ -53,8 +52,7 @@ SEE_DOCS = "See eval/studies/runner/README.md."
 
 @dataclass(frozen=True)
 class Study:
-    """
-    Content of a study's YAML file.
+    """Content of a study's YAML file.
 
     Attributes:
         name: Name of the file without .yaml.
@@ -74,8 +72,7 @@ class Study:
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """
-    A training run of a study.
+    """A training run of a study.
 
     Attributes:
         arm: Name of the arm.
@@ -121,8 +118,7 @@ class Run:
         return tokens + (self.start.num_tokens if self.start else 0)
 
     def check_finished(self) -> bool:
-        """
-        Check the settings, and return whether the run is finished with the current settings.
+        """Check the settings, and return whether the run is finished with the current settings.
 
         Raises:
             ValueError: If a setting is wrong, if the folder contains a finished run with other settings (except
@@ -153,8 +149,7 @@ class Run:
         return None if self.start is None else identity_of_weights(str(self.start.folder / "model"))
 
     def train(self, num_threads: int) -> subprocess.Popen:
-        """
-        Start training in a new process, whose output is appended to `log`, and return the process.
+        """Start training in a new process, whose output is appended to `log`, and return the process.
 
         It uses `num_threads` CPU threads, unless the environment variable OMP_NUM_THREADS is set.
         """
@@ -177,8 +172,7 @@ class StudyArguments(Options):
 
 
 def read_study(path: Path) -> Study:
-    """
-    Read the YAML file of a study.
+    """Read the YAML file of a study.
 
     Raises:
         ValueError: If the file cannot be read, or does not describe a study.
@@ -246,8 +240,7 @@ def list_runs(study: Study, runs_dir: Path) -> list[Run]:
 
 
 def write_configs(runs: list[Run], is_training: bool = False) -> None:
-    """
-    Write the YAML files of the runs.
+    """Write the YAML files of the runs.
 
     Args:
         runs: The runs.
@@ -275,8 +268,7 @@ def check_tokens(study: Study, runs: list[Run]) -> None:
 
 
 def train_all(runs: list[Run], jobs: int) -> list[Run]:
-    """
-    Train all runs that are not finished, `jobs` at the same time. Return the runs that failed.
+    """Train all runs that are not finished, `jobs` at the same time. Return the runs that failed.
 
     A run that continues another run starts after that run. If the earlier run failed, the later one is not trained, and
     counts as failed too.
@@ -323,8 +315,7 @@ def _next_run(waiting: list[Run], running: dict[Run, subprocess.Popen]) -> Run |
 
 
 def collect(study: Study, runs: list[Run], output_dir: Path, command: str) -> None:
-    """
-    Write the results of all questions.
+    """Write the results of all questions.
 
     A question's results are those of the seeds for which there are results of all its arms. Its file is not written
     again if results of other seeds would be lost, also if they have other settings.
@@ -356,8 +347,7 @@ def collect(study: Study, runs: list[Run], output_dir: Path, command: str) -> No
 def _find_models(
     study: Study, runs: list[Run], settings: dict[str, dict[str, Any]], output_dir: Path
 ) -> dict[tuple[str, int], TrainedModel | list[Path]]:
-    """
-    Return, for each arm and seed, the folders of its finished run and of the runs that this run continues.
+    """Return, for each arm and seed, the folders of its finished run and of the runs that this run continues.
 
     If there is no finished run, it is the result that an earlier call wrote to `output_dir` with the same settings, for
     any question.

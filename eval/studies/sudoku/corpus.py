@@ -1,7 +1,6 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
-"""
-Sudoku of 4 x 4, 6 x 6 and 9 x 9 cells: an exact solver, grids, and puzzles with a unique solution.
+"""Sudoku of 4 x 4, 6 x 6 and 9 x 9 cells: an exact solver, grids, and puzzles with a unique solution.
 
 A grid is a list of the digits of all cells, line by line, where 0 stands for an empty cell. In text, an empty cell is a
 dot. Two grids are in the same class if one can be made from the other by permuting the digits. A class is represented
@@ -38,8 +37,7 @@ def units_of_cells(size: int) -> list[tuple[int, int, int]]:
 
 
 def solve(puzzle: Grid, size: int, rng: Random | None = None) -> Iterator[Grid]:
-    """
-    Yield all solutions of a puzzle.
+    """Yield all solutions of a puzzle.
 
     Args:
         puzzle: Digits by cell, 0 where a cell is empty. Clues must not contradict each other.
@@ -91,8 +89,7 @@ def has_unique_solution(puzzle: Grid, size: int) -> bool:
 
 @lru_cache
 def classes(size: int) -> list[tuple[int, ...]]:
-    """
-    Return the representative grid of each class: all 12 classes for 4 x 4, all 39,168 for 6 x 6, and 20,000 for 9 x 9.
+    """Return the representative grid of each class: all 12 for 4 x 4, all 39,168 for 6 x 6, and 20,000 for 9 x 9.
 
     For 9 x 9, each class is the first solution that a random search finds, so classes are not drawn uniformly.
     """
@@ -121,8 +118,7 @@ def representative_of(grid: Grid, size: int) -> tuple[int, ...]:
 
 
 def rearrange(size: int, rng: Random) -> list[int]:
-    """
-    Return a random permutation of the cells that makes a grid from every grid.
+    """Return a random permutation of the cells that makes a grid from every grid.
 
     Lines of the same boxes change places, and rows and columns of boxes change places. A puzzle that is rearranged in
     the same way as its solution has no other solution, and is minimal if it was minimal before.
@@ -138,8 +134,7 @@ def rearrange(size: int, rng: Random) -> list[int]:
 
 
 def make_puzzle(grid: Grid, size: int, rng: Random, num_clues: int | None = None) -> Grid:
-    """
-    Remove clues from `grid` in random order, and return a puzzle whose only solution is `grid`.
+    """Remove clues from `grid` in random order, and return a puzzle whose only solution is `grid`.
 
     Args:
         grid: The solution.
@@ -172,8 +167,7 @@ def make_puzzle(grid: Grid, size: int, rng: Random, num_clues: int | None = None
 
 
 def solving_rounds(puzzle: Grid, solution: Grid, size: int) -> list[int]:
-    """
-    Return the round in which each cell of a puzzle is filled in, if the easiest cells come first; 0 for clues.
+    """Return the round in which each cell of a puzzle is filled in, if the easiest cells come first; 0 for clues.
 
     A round fills in all cells that the rules determine directly: no other digit is possible in the cell, or its digit
     is possible in no other cell of its row, column or box. If there are none, it fills in one of the cells in which the
@@ -206,8 +200,7 @@ def solving_rounds(puzzle: Grid, solution: Grid, size: int) -> list[int]:
 
 
 def training_texts(size: int, form: Form) -> Iterator[tuple[str, str]]:
-    """
-    Yield pairs (key, text) for `GRIDS_PER_CLASS` random grids of each training class.
+    """Yield pairs (key, text) for `GRIDS_PER_CLASS` random grids of each training class.
 
     All grids of a class have the same key. A minimal puzzle is made for each class, which takes most of the time. With
     puzzles, the texts are therefore random rearrangements of this puzzle. They belong to other training classes.
@@ -237,8 +230,7 @@ def training_texts(size: int, form: Form) -> Iterator[tuple[str, str]]:
 def _rearranged_text(
     representative: tuple[int, ...], rounds: list[int], size: int, form: Form, rng: Random
 ) -> tuple[str, str]:
-    """
-    Return (key, text) for a random rearrangement of a minimal puzzle that belongs to a training class.
+    """Return (key, text) for a random rearrangement of a minimal puzzle that belongs to a training class.
 
     `rounds` has a number for each cell of the puzzle whose solution is `representative`: 0 for clues, and another
     number for missing cells. For moves, these are the `solving_rounds`.
@@ -259,8 +251,7 @@ def _rearranged_text(
 
 
 def _moves_text(grid: Grid, rounds: list[int], size: int) -> str:
-    """
-    Return the missing cells as text, sorted by `solving_rounds`, and by row and column within a round.
+    """Return the missing cells as text, sorted by `solving_rounds`, and by row and column within a round.
 
     A cell is three characters: the letter of its row, the number of its column, and its digit. For instance, `b14` is a
     4 in the first column of the second row.
@@ -276,8 +267,7 @@ def _mark_clues(grid: Grid, empty: set[int]) -> str:
 
 
 def held_out_puzzles(size: int, count: int, num_clues: int | None = None) -> list[tuple[Grid, Grid]]:
-    """
-    Return `count` pairs (puzzle, solution). The solutions are from test classes, which no corpus contains.
+    """Return `count` pairs (puzzle, solution). The solutions are from test classes, which no corpus contains.
 
     The same arguments always give the same pairs. The classes are in random order. A class is used for a second puzzle
     only when all classes have been used.
@@ -294,8 +284,7 @@ def held_out_puzzles(size: int, count: int, num_clues: int | None = None) -> lis
 
 
 def held_out_texts(size: int, form: Form, count: int, num_clues: int | None = None) -> list[tuple[str, str]]:
-    """
-    Return `count` pairs of texts of held-out puzzles: one with `_` for each missing digit, and the complete text.
+    """Return `count` pairs of texts of held-out puzzles: one with `_` for each missing digit, and the complete text.
 
     With the forms `"puzzle"` and `"moves"`, a text is `PUZZLE=GRID` or `PUZZLE=MOVES`, and everything after `=` is
     missing. Otherwise, a text is only the grid.

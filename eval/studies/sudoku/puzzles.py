@@ -1,7 +1,6 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
-"""
-Fraction of held-out puzzles that models solve, by the order in which they fill in the missing tokens.
+"""Fraction of held-out puzzles that models solve, by the order in which they fill in the missing tokens.
 
     python eval/studies/sudoku/puzzles.py RUN [RUN ...] [--num_puzzles N] [--output_dir DIR]
 
@@ -118,8 +117,7 @@ def make_puzzles(corpus: str, num_puzzles: int, num_clues: int | None) -> list[t
 
 
 def decodings_of(arguments: dict[str, Any], chosen: list[str]) -> list[str]:
-    """
-    Return the names of the decoding methods that are possible for a run with these training arguments.
+    """Return the names of the decoding methods that are possible for a run with these training arguments.
 
     If `chosen` is not empty, the others are left out.
     """
@@ -150,8 +148,7 @@ def decode(
     seed: int,
     moves_start: int | None = None,
 ) -> tuple[dict[str, float], torch.BoolTensor, torch.LongTensor]:
-    """
-    Fill in the masks of all puzzles.
+    """Fill in the masks of all puzzles.
 
     A puzzle is solved if all tokens are right. If solutions are moves, which start at the position `moves_start`, the
     moves may be in another order.
@@ -209,8 +206,7 @@ def likeliest(
     order: str,
     generator: torch.Generator,
 ) -> torch.LongTensor:
-    """
-    Return, for each puzzle, the sequence with the highest log p(missing tokens | puzzle) among all outputs.
+    """Return, for each puzzle, the sequence with the highest log p(missing tokens | puzzle) among all outputs.
 
     All candidates of a puzzle are scored in the same order: from left to right, or in a random order.
     """

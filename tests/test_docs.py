@@ -74,16 +74,16 @@ def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def book_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_model(tmp_path_factory.mktemp("book"), length=64)
+    return make_model(tmp_path_factory.mktemp("book"), length=128)
 
 
 @pytest.fixture(scope="module")
-def adapter_folder(model_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def adapter_folder(book_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Save an untrained LoRA adapter of the model."""
     folder = tmp_path_factory.mktemp("adapter")
-    training = TrainingArguments(init_from=str(model_folder), lora_rank=2)
-    add_lora(AutoModel.from_pretrained(model_folder), training).save_pretrained(folder)
-    AutoTokenizer.from_pretrained(model_folder).save_pretrained(folder)
+    training = TrainingArguments(init_from=str(book_folder), lora_rank=2)
+    add_lora(AutoModel.from_pretrained(book_folder), training).save_pretrained(folder)
+    AutoTokenizer.from_pretrained(book_folder).save_pretrained(folder)
     return folder
 
 
@@ -134,6 +134,7 @@ def check_design(names: dict[str, Any]) -> None:
 def check_finetuning(names: dict[str, Any]) -> None:
     assert names["collator"]([names["chat"], names["gap"]])["orders"].tolist() == [[0, 1, 2, 3], [0, 2, 3, 1]]
     assert {type(names["model"]), type(names["merged"])} == {AOGPTForAnyOrderLM}
+    assert 0 < len(names["body"]) < 80
 
 
 CHECKS: dict[str, Callable[[dict[str, Any]], None]] = {
@@ -154,16 +155,16 @@ def test_python_snippets_run_one_after_another(
     model_folder: Path,
     book_folder: Path,
     adapter_folder: Path,
-    tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture,
 ) -> None:
     monkeypatch.chdir(ROOT)
     monkeypatch.setitem(CERTAINTY_MEASURES, "collision", None)  # a page adds it, and it is removed after the test
     source = "\n".join(find_blocks(page, "python"))
-    for run, folder in (("quickstart", model_folder), ("book", book_folder), ("categories", adapter_folder)):
+    folders = {"quickstart": model_folder, "book": book_folder, "python": book_folder, "bodies": adapter_folder}
+    for run, folder in folders.items():
         source = source.replace(f"runs/{run}/model", str(folder))
-    source = source.replace(", trust_remote_code=True", "").replace("categories.jsonl", f"{tmp_path}/categories.jsonl")
+    source = source.replace(", trust_remote_code=True", "")
     names: dict[str, Any] = {}
     exec(source, names)
     CHECKS[page](names)
@@ -189,7 +190,8 @@ def test_scripts_and_targets_of_commands_exist() -> None:
 def test_training_commands_parse(model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
     convert_config(GPT2Config(), set(), 50256, "adaln", None).save_pretrained(tmp_path)
-    folders = {"runs/quickstart/model": model_folder, "models/any-order": tmp_path, "runs/book": tmp_path}
+    others = dict.fromkeys(("models/any-order", "runs/book", "runs/python/model"), tmp_path)
+    folders = {"runs/quickstart/model": model_folder} | others
     lines = find_commands("training/pretrain.py")
     assert len(lines) > 5
     for line in lines:

@@ -337,7 +337,7 @@ class Filler:
         return self._nats(self.pad(gap.ids), gap.start, end, None if only_before else end)
 
     def nats_with_end(self, gap: Gap) -> float:
-        """Return the negative log-likelihood of the removed tokens and of the end of the gap, given the text around."""
+        """Return the negative log-likelihood of the removed tokens and of the end of the gap, given the other text."""
         if self.sentinels:
             ids = [*self._rearrange(gap), *gap.removed, self.end_of_text[0]]
             return self._nats(self._to_tensor(ids), len(ids) - gap.length - 1, len(ids), None)

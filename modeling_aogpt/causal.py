@@ -28,8 +28,8 @@ from .validation import check_integer_dtype, check_tensor, prepare_input_ids, sh
 CACHE_NAME = "cache" if "cache" in CausalLMOutputWithPast.__dataclass_fields__ else "past_key_values"
 # Attribute of caches: whether all texts begin with a start token to which rows attend.
 VISIBLE_NAME = "_aogpt_start_is_visible"
-# Value of all elements of the key of any other start token, in the first layer of a cache. No row attends to the token,
-# and later passes recognize it by this key, even if the texts were reordered. It is exact in every dtype.
+# In the first layer of a cache, start tokens to which no row attends get a key whose elements all have this value.
+# Later passes recognize the tokens by it, even if the texts were reordered. The value is exact in every dtype.
 START_KEY = 1.625
 
 LARGEST_MASKED = -10_000  # of an additive attention mask, as in models of the time of GPT-2
@@ -186,8 +186,9 @@ def replace_start_row(
     num_cached: int | torch.Tensor,
     cache: Cache | None,
 ) -> tuple[int, torch.LongTensor | None]:
-    """Return the number of start rows to add, and the hidden slot (batch,) of start tokens, -1 or None without one.
+    """Return the number of start rows to add, and the slot (batch,) of the start token to hide in each text.
 
+    The slot is -1 in a text without such a token. If no text has one, None is returned instead of the slots.
     If every text begins with a start token in the first column, these tokens are visible, and no start row is added.
     Static caches always hide start tokens, because compiled passes cannot read how they were filled.
     """

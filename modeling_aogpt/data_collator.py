@@ -27,8 +27,8 @@ TRAINING_ORDERS = get_args(TrainingOrder)
 # paper).
 LEFT_TO_RIGHT_FRACTION = 0.1
 
-# Fraction of random orders, of the sequences that are not left to right, with `max_gap_length`. Without them, the model
-# would predict ends of gaps in other orders, too.
+# With `max_gap_length`: fraction of random orders among the sequences that are not left to right. Without random
+# orders, the model would predict ends of gaps in other orders, too.
 RANDOM_FRACTION = 0.25
 
 GOLDEN = 0x9E3779B97F4A7C15 - 2**64  # SplitMix64's increment, as a signed integer
@@ -215,7 +215,7 @@ class OrderDistribution:
 def draw_gaps(
     streams: torch.LongTensor, lengths: torch.LongTensor, width: int
 ) -> tuple[torch.BoolTensor, torch.DoubleTensor]:
-    """Return random gaps (batch, width), and the inverse (batch, 1) of the mean length of gaps and of text."""
+    """Return random gaps (batch, width), and 1 / the mean length (batch, 1) of gaps and of text between them."""
     positions = torch.arange(width, device=streams.device)
     # The first number of each stream decides whether the order is left to right, so it is not used here.
     uniform = to_uniform(draw_integers(streams, width + 2)[:, 1:])
@@ -230,9 +230,9 @@ def draw_slots(
 ) -> tuple[torch.BoolTensor, torch.LongTensor]:
     """Return random gaps (batch, width), and the number (batch, width) of slots to add after the end of each gap.
 
-    The number is uniform in 0 ... `most` for every gap. The total number of slots therefore says nothing about the
-    length of the text in it (up to `most`). The sequence keeps its length, so the position of its end says nothing,
-    either. A gap that does not fit with its slots and a token after them becomes text. Some other gaps of
+    The number is uniform in 0 ... `most` for every gap. The total number of slots of a gap therefore says nothing about
+    the length of its text (up to `most`). The position where the sequence ends says nothing, either, because sequences
+    keep their length. A gap that does not fit with its slots and a token after them becomes text. Some other gaps of
     [`draw_gaps`] also become text, so that about half of the slots are in gaps.
     """
     width = may_be_missing.shape[1]
@@ -254,7 +254,7 @@ def insert_slots(
 ) -> dict[str, torch.LongTensor]:
     """Return `input_ids`, `orders` and `labels` (batch, width) of sequences whose gaps have additional `slots`.
 
-    First comes the text outside the gaps, then the gaps, each with one end-of-text token, both from left to right.
+    First comes the text outside the gaps, then the gaps, both from left to right. A gap with slots ends with `end`.
     """
     width = ids.shape[1]
     positions = torch.arange(width, device=ids.device)
@@ -302,10 +302,11 @@ class DataCollatorForAnyOrderLM:
     With `orders="gaps_last"`, a context that is given in this way also comes first, and the other positions are the
     gaps, which follow from left to right.
 
-    With `max_gap_length`, the model learns to predict where a gap ends. Each random gap gets additional slots between
-    its last token and the text after it. The first of them has the label `eos_token_id`. The others are last in the
-    order, and have no label. Sequences do not become longer: text at their end is cut off. End-of-text tokens of the
-    text are not part of gaps. A quarter of the sequences that are not left to right get random orders instead.
+    With `max_gap_length`, the model learns to predict where a gap ends. Each random gap gets 0 to `max_gap_length`
+    additional slots between its last token and the text after it. The first of them has the label `eos_token_id`. The
+    others are last in the order, and have no label. Sequences do not become longer: text at their end is cut off.
+    End-of-text tokens of the text are not part of gaps. A quarter of the sequences that are not left to right get
+    random orders instead.
 
     Args:
         pad_token_id (`int`, *optional*): Id with which shorter sequences are padded. Any id of the vocabulary can be

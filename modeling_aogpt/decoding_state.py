@@ -313,7 +313,7 @@ class DecodingState:
 
 
 class PassShape(NamedTuple):
-    """Properties of a pass that a recording or a compiled graph of the pass fixes."""
+    """Properties of a pass that are constant in a recording or a compiled graph of it."""
 
     num_lines: int  # number of sequences, or 1 if the rows of all sequences are packed into one line
     num_rows: int  # rows of a line
@@ -354,8 +354,8 @@ class AnyOrderCache:
     ) -> None:
         """Set the slots that the next pass writes, the number of leading slots that it reads, and the places of rows.
 
-        `slots` are those of all sequences, or indices (sequences, slots) of all rows. If rows are packed, `places` are
-        the row at each place (batch, width), the kept row at each place (batch, width), and the place of each row.
+        `slots` is a slice for all sequences, or indices (sequences, slots) of all rows. If rows are packed, `places`
+        are the row at each place (batch, width), the kept row at each place (batch, width), and the place of each row.
         """
         self._slots = slots if isinstance(slots, slice) else (slots[0], slice(None), slots[1])
         self._num_visible, self.places = num_visible, places
@@ -646,7 +646,7 @@ def repeat_last(values: torch.Tensor, number: int) -> torch.Tensor:
 
 
 def round_up(number: int) -> int:
-    """Round up to 0, 1, 4, 8, or from there on a power of two or three quarters of one, for few numbers of rows."""
+    """Round up to 0, 1, 4, 8, 12, 16, 24, 32, 48, ..., so that passes have few different numbers of rows."""
     power = max(1 << (number - 1).bit_length(), 4)
     return number if number <= 1 else power * 3 // 4 if power >= 16 and number <= power * 3 // 4 else power
 

@@ -58,14 +58,14 @@ class InfillingOutput(ModelOutput):
     Args:
         sequences (`torch.LongTensor` of shape `(num_return_sequences, n)`): Samples of the text with its gaps filled
             in, and with padding if `padded_length` is set or samples have different lengths.
-        lengths (`torch.LongTensor` of shape `(gaps,)`): Number of tokens in each gap of `sequences`; if the model
-            predicts the lengths, of the first of them.
+        lengths (`torch.LongTensor` of shape `(gaps,)`): Number of tokens in each gap of `sequences` or, if the
+            model predicts the lengths, of `sequences[0]`.
         candidates (`torch.LongTensor` of shape `(candidates, gaps)`): The combinations of lengths that were compared;
             if the model predicts the lengths, those of the samples.
         log_probs (`torch.Tensor` of shape `(candidates,)`): Log-likelihood of the text that was filled in to compare
             each combination, in nats, normalized so that the probabilities of all `candidates` add up to 1. If the
             model predicts the lengths: log-probability of each filling with its ends, given the text around it. (The
-            probabilities of all fillings with up to the largest of `lengths` tokens, also empty ones, add up to 1.)
+            probabilities of all fillings with up to the largest of `lengths` tokens, with empty ones, add up to 1.)
         texts (`list[str]`): With `tokenizer`: `sequences` as strings, without special tokens.
 
     Examples:
@@ -164,8 +164,8 @@ class AnyOrderInfillingMixin:
                 in which each `config.mask_token_id` stands for a gap; or a string, in which each
                 `tokenizer.mask_token` stands for a gap; or a list of such texts.
             lengths (sequence of `int`, or one such sequence for each gap): Numbers of tokens that a gap may have.
-                Defaults to `range(1, 9)`, or to `range(1, config.max_gap_length + 1)` if the model predicts the
-                lengths. These must be consecutive. Only then, they may contain 0, so that a filling can be empty.
+                Defaults to `range(1, 9)`. If the model predicts the lengths, they default to `range(1,
+                config.max_gap_length + 1)`, must be consecutive, and may contain 0, so that a filling can be empty.
             padded_length (`int`, *optional*): Length to which the text is padded with `config.eos_token_id`. Needed if
                 the model was trained on documents with such padding. The gaps then contain no end-of-text. Without
                 `padded_length`, a gap at the end of the text must have a single length, because no token after the gap
@@ -387,7 +387,7 @@ class AnyOrderInfillingMixin:
         """Fill in each gap until the model predicts its end, and score the samples."""
         mask, end = self.config.mask_token_id, self._end_of_text_ids()[0]
         is_one_by_one = settings.is_left_to_right and settings.unmasks_one_by_one and settings.strategy == "parallel"
-        forbids_repeats = settings.repetition_penalty != 1 or settings.no_repeat_ngram_size  # also ends of gaps
+        forbids_repeats = settings.repetition_penalty != 1 or settings.no_repeat_ngram_size  # of ends of gaps, too
         if not is_one_by_one or settings.refine_rounds or settings.uses_eos or forbids_repeats:
             raise ValueError(
                 "This model predicts where a gap ends, so `infill` fills in one token at a time, from left to right. "

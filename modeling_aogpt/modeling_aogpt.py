@@ -73,7 +73,7 @@ LOGITS_PER_CHUNK = {"cpu": 2**25, "accelerator": 2**28}
 # accelerator.
 WIDTH_MULTIPLE = {"cpu": 1, "accelerator": 64}
 
-# Whether a compiled graph may contain other graphs: older versions cannot divide it, as DDP needs.
+# Whether a compiled graph may contain other graphs. Older versions of PyTorch cannot split such a graph, as DDP needs.
 GATHERS_GRADIENTS = is_torch_greater_or_equal("2.13", accept_dev=True)
 
 Loss = Literal["cross_entropy", "score_entropy"]
@@ -465,7 +465,7 @@ def differentiate_chunk(
 
     `logits` (positions, width) may be overwritten. `ids` (positions, 1) are targets, `scale` (positions,) weights.
     """
-    # A graph that overwrites its inputs copies them, and writes float32 logits to memory for `scatter_add_`.
+    # A compiled graph would copy inputs to overwrite them, and write float32 logits to memory for `scatter_add_`.
     is_compiled = torch.compiler.is_compiling()
     dtype, logits = logits.dtype, logits.to(scale.dtype, copy=is_compiled)
     if logits.shape[1] > num_ids:
@@ -787,7 +787,7 @@ class AOGPTWithHead(AOGPTPreTrainedModel):
         self._has_checked_count = True
         if is_counted.any():
             logger.warning_once(
-                "The Trainer counts start tokens as labels, but they have no loss, so it divides the loss by too much. "
+                "The Trainer counts start tokens as labels, but they have no loss, so the loss becomes too small. "
                 "Set their labels to -100. DataCollatorForAnyOrderLM does so if it gets `start_token_id`."
             )
 

@@ -56,7 +56,7 @@ def check_arguments(model: Architecture, data: DataArguments, training: Training
     if training.keep_best == "left_to_right" and model["architecture"] == "encoder":
         raise ValueError("`keep_best=left_to_right` needs a decoder. Set `keep_best=any_order`.")
     if training.early_stopping_patience and not training.keep_best:
-        raise ValueError("`early_stopping_patience` has no effect without `keep_best`. Set both, or none of them.")
+        raise ValueError("`early_stopping_patience` has no effect without `keep_best`. Set both, or neither.")
     _check_folders(data, training.output_dir)
     _check_schedule(training)
     _check_objective(model, training)

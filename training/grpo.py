@@ -5,11 +5,12 @@
     accelerate launch training/grpo.py CONFIG.yaml [--key value ...]
 
 A step samples groups of completions with `generate`, and then updates the weights `num_updates` times. TRL's
-GRPOTrainer (1.16) cannot be used: it computes log-probabilities from left to right, of text after the prompt, and does
-not pass the orders and steps that a `rollout_func` returns to the loss.
+GRPOTrainer (1.16) cannot be used: it computes log-probabilities from left to right, of text after the prompt, and its
+loss does not get the orders and steps that a `rollout_func` returns.
 
-The random numbers of a forward pass depend only on the seed and its first completion. The completions are thus the same
-for any number of processes, if `per_device_batch_size` is the same. A resumed run continues as in training/pretrain.py.
+The random numbers of a forward pass depend only on the seed and the number of its first completion. The completions are
+thus the same for any number of processes, if `per_device_batch_size` is the same. A resumed run continues as in
+training/pretrain.py.
 """
 
 import json
@@ -70,12 +71,12 @@ class GRPOArguments(TrainingArguments):
     max_new_tokens: int | None = option(None, "Number of tokens to append to prompts.", least=1)
     group_size: int = option(8, "Number of completions of a prompt, which are compared with each other.", least=2)
     num_updates: int = option(1, "Number of updates of the weights with the completions of a step.", least=1)
-    clip_range: float = option(0.2, "Largest change of the probability ratio of a token that has a gain.", above=0)
+    clip_range: float = option(0.2, "A probability ratio farther from 1 than this brings no further gain.", above=0)
     kl_weight: float = option(0.01, "Weight of the KL divergence from the initial model, in nats.", least=0)
     scale_rewards: bool = option(True, "Divide advantages by the standard deviation of the rewards of their group.")
     learning_rate: float = option(1e-5, "Peak learning rate.", above=0, below=math.inf)
     ema_decay: float = option(0.0, "Must be 0, which means no moving average.")
-    left_to_right_fraction: float | None = option(0.0, "Has no effect.")
+    left_to_right_fraction: float | None = option(0.0, "Must be 0. Use `order`.")
 
     needs_source = True
 
@@ -122,7 +123,7 @@ class PolicyObjective(Objective):
 
 
 def compute_advantages(rewards: torch.Tensor, kl: torch.Tensor, training: GRPOArguments) -> torch.Tensor:
-    """Return the advantages (batch,) of completions, by their rewards and log-ratios `kl` to the initial model.
+    """Return the advantages (batch,) of completions, given their rewards and log-ratios `kl` to the initial model.
 
     With `scale_rewards`, rewards are normalized as in GRPO. Otherwise, the mean of the other completions of a group is
     subtracted from each, so that the expected gradient of the first update is exactly that of the expected reward minus
@@ -254,7 +255,7 @@ class PolicyTraining(Pretraining):
         figure = Figure(figsize=(12, 3), layout="constrained")
         for axes, name in zip(figure.subplots(1, len(MEASURES)), MEASURES, strict=True):
             for points, color in ((log, BLUE), (results["evaluations"], ORANGE)):
-                if name in points[-1]:  # the held-out prompts, in orange, have no KL divergence and entropy
+                if name in points[-1]:  # the held-out prompts, in orange, have no KL divergence or entropy
                     axes.plot([one["step"] for one in points], [one[name] for one in points], color=color)
             style_axes(axes, name)
         save_figure(figure, folder / "curves.png")

@@ -111,7 +111,7 @@ class AnyOrderObjective(Objective):
     def compute_divergence(
         self, states: torch.Tensor, weights: torch.Tensor, input_ids: torch.LongTensor
     ) -> torch.Tensor:
-        """Return the weighted sum of divergences of left-to-right sequences. The backward pass repeats their logits.
+        """Return the weighted sum of divergences of left-to-right sequences. The backward pass recomputes the logits.
 
         `states` (batch, n, hidden_size) and `weights` (batch, n) are by rank, `input_ids` (batch, n) by position.
         """

@@ -11,7 +11,7 @@ from common.encoding import split_context
 from eval.studies.sudoku.corpus import cached_texts, units_of_cells
 from modeling_aogpt.tokenization import MASK
 
-# One of so many texts of a corpus becomes a prompt. Encoding the others would take minutes.
+# One of this number of texts of a corpus becomes a prompt, because encoding all of them would take minutes.
 STRIDES = {4: 1, 6: 32, 9: 16}
 
 

@@ -28,6 +28,7 @@ WRONG = [
     ("training/pretrain.py {quickstart} --output_dir out --tracker nothing", None),
     ("training/pretrain.py {quickstart} --output_dir damaged", r"damaged/results.json is not a JSON file"),
     ("training/pretrain.py {quickstart} --output_dir text.txt", "text.txt"),
+    ("training/grpo.py nowhere.yaml", "nowhere.yaml"),
     ("training/conversion/causal_lm.py folder out", "The configuration of 'folder' cannot be used"),
     ("training/conversion/causal_lm.py gpt2 out", "The weights of gpt2 are missing or damaged"),
     ("training/conversion/causal_lm.py folder out --max_len 3", None),
@@ -110,7 +111,7 @@ def test_bugs_in_training_keep_their_traceback(monkeypatch: pytest.MonkeyPatch) 
         def train(self) -> int:
             raise ValueError("operands could not be broadcast")
 
-    monkeypatch.setattr(training.pretrain, "set_up", lambda argv, lock: Run())
+    monkeypatch.setattr(training.pretrain, "set_up", lambda argv, lock, kind: Run())
     with pytest.raises(ValueError, match="operands"):
         training.pretrain.main([])
 

@@ -165,7 +165,7 @@ def test_the_left_to_right_predictions_stay_near_those_of_the_source(
     ("options", "message"),
     [
         (("--left_to_right_fraction=0",), "left_to_right_fraction"),
-        (("--orders=gaps_last",), "left_to_right_fraction"),
+        (("--orders=gaps_last", "--left_to_right_fraction=0"), "left_to_right_fraction"),
         (("--init_from=null",), "init_from"),
     ],
 )

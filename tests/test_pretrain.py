@@ -336,7 +336,7 @@ def test_data_can_be_prepared_on_a_machine_that_cannot_train(
     config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: False)
-    monkeypatch.setattr("training.pretrain.Pretraining", None)
+    monkeypatch.setattr("training.pretrain.Pretraining.__init__", None)
     monkeypatch.setattr("training.tracking.find_spec", lambda name: None)  # no tracker is installed
     train(config, tmp_path, "--prepare_only", "--mixed_precision=fp16", "--tracker=wandb")
     assert list(tmp_path.iterdir()) == []
@@ -396,7 +396,7 @@ def test_an_extended_run_is_not_finished_while_it_is_published(
         raise OSError("as if killed")
 
     train(config, tmp_path, *EXTENSIBLE, "--max_steps=6")
-    monkeypatch.setattr("training.pretrain.write_report", fail)
+    monkeypatch.setattr("training.pretrain.Pretraining.write_report", fail)
     with pytest.raises(SystemExit, match="as if killed"):
         train(config, tmp_path, *EXTENSIBLE)
     assert not (tmp_path / "results.json").exists()

@@ -254,7 +254,10 @@ def test_a_space_before_the_gap_is_not_repeated(
     """The gap includes the space (" cat" is one token), which the prompt already has."""
     cat = tokenizer(" cat").input_ids
     assert len(cat) == 1
-    monkeypatch.setattr(model, "generate", lambda ids, **_: ids.where(ids != model.config.mask_token_id, cat[0]))
+    mask = model.config.mask_token_id
+    monkeypatch.setattr(
+        model, "_generate", lambda ids, *_, **__: SimpleNamespace(sequences=ids.where(ids != mask, cat[0]))
+    )
     body = {"prompt": "the ", "suffix": " sat", "lengths": [1]}
     assert read_texts(call("/v1/completions", body)) == ["cat"]
 

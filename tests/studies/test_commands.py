@@ -13,6 +13,9 @@ WRONG = [
     (f"{STUDIES}/context_orders/context_orders.py damaged", "damaged/results.json is not a JSON file"),
     (f"{STUDIES}/context_orders/context_orders.py folder --max_ensemble 6", "`max_ensemble` must be a power of 2"),
     (f"{STUDIES}/context_orders/context_orders.py", None),
+    (f"{STUDIES}/infilling/compare.py folder", "folder has no finished runs"),
+    (f"{STUDIES}/infilling/fill_in_the_middle.py none.yaml", "none.yaml does not exist"),
+    (f"{STUDIES}/infilling/tokenizer.py", None),
     (f"{STUDIES}/names/watch.py nowhere", "There is no model 'nowhere'"),
     (f"{STUDIES}/reversal/reversal.py folder", "has no results.json, so the run is not finished"),
     (f"{STUDIES}/runner/report.py folder", "The folder 'folder' has no JSON files"),
@@ -39,4 +42,5 @@ def test_commands_report_errors_without_a_traceback(
 
 
 def test_the_errors_of_every_command_are_tested() -> None:
-    assert find_scripts(STUDIES) == {command.split()[0] for command, _ in WRONG}
+    commands = find_scripts(STUDIES) - {f"{STUDIES}/docstrings/pairs.py"}  # it has no arguments
+    assert commands == {command.split()[0] for command, _ in WRONG}

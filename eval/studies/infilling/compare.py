@@ -252,8 +252,12 @@ def main(argv: list[str]) -> None:
     parser = Parser(CompareArguments)
     parser.add_argument("runs_dir", type=Path, help="Folder of the runs.")
     options, others = parser.parse(argv)
+    folders = {arm: sorted(others.runs_dir.glob(f"seed-*/{arm}/results.json")) for arm in ARMS}
+    if not any(folders.values()):
+        raise ValueError(
+            f"{others.runs_dir} has no finished runs (seed-N/ARM). Pass the folder of the runs of room.yaml."
+        )
     with make_folder(options.output_dir):
-        folders = {arm: sorted(others.runs_dir.glob(f"seed-*/{arm}/results.json")) for arm in ARMS}
         runs = {
             arm: [measure_run(path.parent, options) for path in progress_bar(paths, desc=arm)]
             for arm, paths in folders.items()

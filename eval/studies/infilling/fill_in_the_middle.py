@@ -16,6 +16,7 @@ lengths. Otherwise, the number of tokens in the prefix and the suffix would show
 
 import sys
 from collections.abc import Mapping, Sequence
+from unittest.mock import patch
 
 import torch
 import torch.nn.functional as F
@@ -74,8 +75,8 @@ def rearrange(ids: list[int], stream: torch.LongTensor, sentinels: list[int], en
 
 def main(argv: list[str]) -> None:
     """Run the command."""
-    pretrain.OrderDraws = MiddleDraws
-    pretrain.main(argv)
+    with patch.object(pretrain, "OrderDraws", MiddleDraws):
+        pretrain.main(argv)
 
 
 if __name__ == "__main__":

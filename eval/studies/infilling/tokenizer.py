@@ -12,7 +12,7 @@ from pathlib import Path
 from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerFast
 
-from common.commands import one_line_errors
+from common.commands import Parser, one_line_errors
 from common.corpora import load_corpus
 from common.data_arguments import DataArguments
 from common.tokenizers import END_OF_TEXT, train_tokenizer
@@ -42,8 +42,10 @@ def make_tokenizer() -> PreTrainedTokenizerFast:
 @one_line_errors()
 def main(argv: list[str]) -> None:
     """Run the command."""
-    (folder,) = argv
-    make_tokenizer().save_pretrained(Path(folder))
+    parser = Parser((), description="Write the tokenizer of the study.")
+    parser.add_argument("folder", type=Path, help="Folder to write.")
+    (arguments,) = parser.parse(argv)
+    make_tokenizer().save_pretrained(arguments.folder)
 
 
 if __name__ == "__main__":

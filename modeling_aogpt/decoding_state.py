@@ -76,7 +76,7 @@ def leading_indices(counts: torch.LongTensor, device: torch.device) -> Indices:
 
 
 class DecodingState:
-    """Base class of decoding states: sequences stored by rank, in which all unmasked ranks come before masked ranks.
+    """Base class of decoding states: sequences stored by rank, with unmasked ranks before masked ranks.
 
     Each sequence consists of its unmasked ranks, followed by its masked ranks and its padding. Subclasses implement
     [`query`]. The CPU keeps the numbers of these ranks, so that it need not wait for an accelerator in every step.

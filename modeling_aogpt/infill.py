@@ -563,7 +563,7 @@ def _join(segments: list[list[int]], tokenizer: PreTrainedTokenizerBase) -> list
 
 
 def _check_decoding(ids: list[int], text: str, tokenizer: PreTrainedTokenizerBase) -> None:
-    """Raise a `ValueError` if a text has unknown characters. Warn if the tokenizer changes it (to lower case).
+    """Raise a `ValueError` if a text has unknown characters. Warn if the tokenizer changes it (such as to lower case).
 
     Spaces are compared only if words include them. Other tokenizers decode to a text with other spaces.
     """

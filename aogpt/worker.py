@@ -174,34 +174,40 @@ class Worker:
                 for index, row in enumerate(job.rows):
                     prompt = job.prompts[index // job.arguments["num_return_sequences"]].tolist()
                     text = prompt + row[: find_end(row, self.end_of_text)]
-                    job.logprobs.append(self._score(text, len(prompt), len(text), job.num_top))
+                    job.logprobs.append(self._score(text, len(prompt), len(text), len(text), job.num_top))
 
     def _fill_in(self, batch: list[Job], generator: torch.Generator | None) -> None:
         """Fill in the gaps of the prompts of the jobs."""
-        prompts = [prompt for job in batch for prompt in job.prompts]
+        prompts, most = [prompt for job in batch for prompt in job.prompts], max(batch[0].arguments["lengths"])
         outputs = iter(self.model.infill(prompts, generator=generator, **batch[0].arguments))
         for job in batch:
             rows = []
             for prompt, output in zip(job.prompts, outputs, strict=False):
                 start = find_gap(prompt, self.model.config.mask_token_id)
-                # Samples have lengths of their own if the model predicts them.
-                lengths = output.lengths if self.model.config.max_gap_length is None else output.candidates[:, 0]
+                # If the model predicts lengths, each sample has its own, and the text after the gap follows all slots.
+                has_slots = self.model.config.max_gap_length is not None
+                lengths = output.candidates[:, 0] if has_slots else output.lengths
                 for text, length in zip(output.sequences.tolist(), lengths.expand(len(output.sequences)), strict=True):
                     end = start + int(length)
                     rows.append(text[start:end])
                     if job.num_top is not None:
-                        job.logprobs.append(self._score(text, start, end, job.num_top))
+                        after = start + most if has_slots else end
+                        text[end:end] = [0] * (after - end)
+                        del text[max(len(prompt) - 1 + most, len(output.sequences[0])) :]  # padding
+                        job.logprobs.append(self._score(text, start, end, after, job.num_top))
             job.rows = rows
 
-    def _score(self, text: list[int], start: int, end: int, num_top: int) -> list[tuple[float, dict[int, float]]]:
+    def _score(
+        self, text: list[int], start: int, end: int, after: int, num_top: int
+    ) -> list[tuple[float, dict[int, float]]]:
         """Return the log-probability of each token in [`start`, `end`), and the likeliest tokens with theirs.
 
         The model computes them without temperature and truncation. A token is given all tokens to its left, and those
-        from `end` on.
+        from `after` on.
         """
         if start == end:
             return []
-        ids, order = torch.tensor([text]), [*range(start), *range(end, len(text)), *range(start, end)]
+        ids, order = torch.tensor([text]), [*range(start), *range(after, len(text)), *range(start, after)]
         with torch.no_grad():
             output = self.model(ids.to(self.model.device), torch.tensor([order], device=self.model.device))
         logprobs = output.logits[0, start:end, : self.model.config.num_valid_tokens].double().log_softmax(dim=-1).cpu()

@@ -246,6 +246,18 @@ def test_each_sample_has_the_length_that_the_model_predicts(
     assert len(set(output.candidates.flatten().tolist())) > 1
     body = {"prompt": "I saw", "suffix": "cat", "lengths": [*range(1, 5)], "n": 8, "seed": 0}
     assert [f"I saw{given}cat" for given in read_texts(call("/v1/completions", body))] == output.texts
+    # The log-probabilities are those with which the tokens were drawn, with the text after all slots.
+    before, after = (torch.tensor(tokenizer(part).input_ids) for part in ("I saw", "cat"))
+    choices = call("/v1/completions", body | {"logprobs": 0})["choices"]
+    for choice, (length,), ids in zip(choices, output.candidates.tolist(), output.sequences, strict=True):
+        start, slots = len(before), torch.zeros(4, dtype=torch.long)
+        slots[:length] = ids[start : start + length]
+        ids = torch.cat((before, slots, after))[None]
+        positions = torch.arange(ids.shape[1])[None]
+        is_target, is_slot = positions - start < length, (positions >= start) & (positions < start + 4)
+        scores = model.conditional_log_likelihood(ids, is_target & is_slot, ~is_slot, "left_to_right")
+        expected = scores.token_log_likelihood[0, start : start + length].tolist()
+        assert choice["logprobs"]["token_logprobs"] == pytest.approx(expected, abs=1e-4)
 
 
 def test_a_space_before_the_gap_is_not_repeated(

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from huggingface_hub import EvalResult, ModelCard, ModelCardData
+from huggingface_hub import ModelCard, ModelCardData
 from huggingface_hub.utils import validate_repo_id
 
 from common.files import read_yaml
@@ -73,6 +73,11 @@ def _fill_in(fact: Any, values: dict[str, str]) -> Any:
     return fact
 
 
+def task_of(config: AOGPTConfig) -> str:
+    """Return the task of a model on the Hub."""
+    return "fill-mask" if isinstance(config, MDMEncoderConfig) else "text-generation"
+
+
 def render_card(
     repo_id: str,
     facts: dict[str, Any],
@@ -114,7 +119,16 @@ def render_card(
     gap = _mask_a_word(facts["text"])
     title = facts.get("title", repo_id.rpartition("/")[2])
     length = length or config.max_position_embeddings
-    metadata = _make_metadata(title, facts, is_decoder, measurements)
+    metadata = ModelCardData(
+        model_name=title,
+        language=facts.get("language"),
+        license=facts["license"],
+        library_name="transformers",
+        pipeline_tag=task_of(config),
+        base_model=facts.get("base_model"),
+        tags=["custom_code", *facts.get("tags", [])],
+        eval_results=list(measurements) or None,
+    )
     options = f'padding="max_length", max_length={length}, ' if pad_texts else ""
     values = {
         "title": title,
@@ -190,32 +204,3 @@ def _is_empty(fact: Any) -> bool:
     """Return whether a value of a YAML file is empty, or is a list or dictionary that contains an empty value."""
     parts = fact.values() if isinstance(fact, dict) else fact if isinstance(fact, list) else []
     return fact in (None, "") or any(map(_is_empty, parts))
-
-
-def _make_metadata(
-    title: str, facts: dict[str, Any], is_decoder: bool, measurements: list[Measurement]
-) -> ModelCardData:
-    task = "text-generation" if is_decoder else "fill-mask"
-    results = [
-        EvalResult(
-            task_type=task,
-            dataset_type=row.dataset_id or row.dataset_name,
-            dataset_name=row.dataset_name,
-            dataset_config=row.dataset_config,
-            dataset_split=row.split,
-            metric_type=row.metric_type,
-            metric_name=row.metric_name,
-            metric_value=row.value,
-        )
-        for row in measurements
-    ]
-    return ModelCardData(
-        model_name=title,
-        language=facts.get("language"),
-        license=facts["license"],
-        library_name="transformers",
-        pipeline_tag=task,
-        base_model=facts.get("base_model"),
-        tags=["custom_code", *facts.get("tags", [])],
-        eval_results=results or None,
-    )

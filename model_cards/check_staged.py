@@ -1,51 +1,23 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Script that tests a model folder in a separate process, with only torch and transformers.
+"""Script that tests a model folder in a separate process.
 
     python -I check_staged.py FOLDER EXPECTED.safetensors
 
-The script makes this project and all other installed packages unavailable. Then it loads the tokenizer, and the model
-through each Auto class that the folder's configuration lists. It runs each model, and generates text or fills in masks.
-EXPECTED contains `input_ids`, and the `logits` that the model must compute for them. The script prints the outcome of
-each check. At the first failure, it stops with an error.
+The script loads the tokenizer, and the model through each Auto class that the folder's configuration lists. It runs
+each model, and generates text or fills in masks. EXPECTED contains `input_ids`, and the `logits` that the model must
+compute for them. The script prints the outcome of each check. At the first failure, it stops with an error.
 """
 
 import sys
-from importlib.metadata import distributions, packages_distributions
 
-PROJECT = ("modeling_aogpt", "common", "training", "eval", "model_cards", "tests")
-
-
-def hide_other_packages(*kept: str) -> set[str]:
-    """Make installed packages unavailable for import in this process, except those `kept` and their requirements.
-
-    Return the names of the modules that can no longer be imported.
-    """
-    from packaging.requirements import Requirement
-    from packaging.utils import canonicalize_name
-
-    others = {canonicalize_name(installed.name): installed for installed in distributions()}
-    names = list(kept)
-    while names:
-        package = others.pop(canonicalize_name(names.pop()), None)
-        if package is not None:  # None: a package that was removed before, or is required only on another platform
-            requirements = map(Requirement, package.requires or ())
-            names += [r.name for r in requirements if r.marker is None or r.marker.evaluate({"extra": ""})]
-    hidden = {
-        module
-        for module, owners in packages_distributions().items()
-        if others.keys() >= {canonicalize_name(owner) for owner in owners}
-    }
-    sys.modules |= dict.fromkeys(hidden)  # an import of a module that is None fails
-    return hidden
+import torch
+import transformers
+from safetensors.torch import load_file
 
 
 def check(folder: str, expected: str) -> None:
     """Load and use the tokenizer and all models of a folder, and print the outcome of each check."""
-    import torch  # imported here, because other packages must be hidden first
-    import transformers
-    from safetensors.torch import load_file
-
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder, trust_remote_code=True)
     config = transformers.AutoConfig.from_pretrained(folder, trust_remote_code=True)
     assert tokenizer.mask_token_id == config.mask_token_id, "the mask ids of the tokenizer and of the model differ"
@@ -89,6 +61,4 @@ def check(folder: str, expected: str) -> None:
 if __name__ == "__main__":
     if len(sys.argv) != 3:
         sys.exit("error: Usage: python -I check_staged.py FOLDER EXPECTED.safetensors")
-    hide_other_packages("torch", "transformers")
-    sys.modules |= dict.fromkeys(PROJECT)  # in case the project is not installed as a package
     check(*sys.argv[1:])

@@ -7,6 +7,8 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from huggingface_hub import EvalResult
+
 from common.corpora import is_hub_name
 from common.files import read_json
 from common.reports import with_error
@@ -22,39 +24,21 @@ ORDER_SETTINGS = (
 )
 
 
-@dataclass(frozen=True)
-class Measurement:
-    """One measured value.
+@dataclass
+class Measurement(EvalResult):
+    """Measured value for the metadata of a card, with its standard error (None if it is unknown)."""
 
-    Attributes:
-        dataset_name: Name of the dataset, as shown in the card.
-        split: Split of the dataset, as shown in the card.
-        metric_type: `"bits_per_byte"` or `"perplexity"`.
-        orders: Orders in which the text was predicted, as shown in the card.
-        value: The value.
-        standard_error: Standard error of the value, or None if it is unknown.
-        dataset_id: Name of the dataset on the Hub, or None if the dataset is not on the Hub.
-        dataset_config: Configuration of the dataset on the Hub.
-    """
-
-    dataset_name: str
-    split: str
-    metric_type: str
-    orders: str
-    value: float
     standard_error: float | None = None
-    dataset_id: str | None = None
-    dataset_config: str | None = None
-
-    @property
-    def metric_name(self) -> str:
-        """Name of the metric with its orders, as shown in the card."""
-        return f"{self.metric_type.replace('_', ' ')}, {self.orders}"
 
     @property
     def shown(self) -> str:
         """The value with its standard error, rounded, as shown in the card."""
-        return with_error(self.value, self.standard_error, 3 if self.metric_type == "bits_per_byte" else 2)
+        return with_error(self.metric_value, self.standard_error, 3 if self.metric_type == "bits_per_byte" else 2)
+
+
+def name_metric(metric: str, orders: str) -> str:
+    """Return the name of a metric, such as `"bits_per_byte"`, and of the orders, as shown in the card."""
+    return f"{metric.replace('_', ' ')}, {orders}"
 
 
 # ---------------------------------------------------------------------------------------------------- training runs
@@ -74,12 +58,16 @@ def select_hyperparameters(results: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def read_run_measurements(results: dict[str, Any]) -> list[Measurement]:
-    """Return bits per byte on the held-out text of a finished run, from the evaluation of its model."""
-    values = model_evaluation(results)
+def read_run_measurements(results: dict[str, Any], task: str) -> list[Measurement]:
+    """Return bits per byte on the held-out text of a finished run, from the evaluation of its model.
+
+    `task` is the task of the model on the Hub, such as `"text-generation"`.
+    """
+    values, metric = model_evaluation(results), "bits_per_byte"
     corpus = _join_names(results["arguments"].get("validation_files") or results["arguments"]["corpus"])
+    names = {"dataset_type": corpus, "dataset_name": corpus, "dataset_split": "held out", "metric_type": metric}
     return [
-        Measurement(corpus, "held out", "bits_per_byte", orders, values[key])
+        Measurement(task, metric_name=name_metric(metric, orders), metric_value=values[key], **names)
         for key, orders in ORDER_KINDS.items()
         if key in values  # encoders are not evaluated left to right
     ]
@@ -135,11 +123,14 @@ def remove_folders(name: str) -> str:
 # -------------------------------------------------------------------------------------------------------- evaluations
 
 
-def read_zero_shot_measurements(path: Path, num_parameters: int, weights: str | None = None) -> list[Measurement]:
+def read_zero_shot_measurements(
+    path: Path, task: str, num_parameters: int, weights: str | None = None
+) -> list[Measurement]:
     """Return the measurements in a JSON file of eval/zero_shot.py.
 
     Args:
         path: The file.
+        task: Task of the model on the Hub.
         num_parameters: Number of parameters of the model to publish.
         weights: Result of `identity_of_weights` for the model to publish. It is compared with the identity in the file,
             unless one of them is None. A file about a model on the Hub contains no identity.
@@ -157,17 +148,15 @@ def read_zero_shot_measurements(path: Path, num_parameters: int, weights: str | 
         )
     return [
         Measurement(
-            dataset_name=_name_dataset(name, dataset),
-            split=_describe_split(name, results, measure),
+            task,
+            **_name_dataset(name, dataset),
+            dataset_split=_describe_split(name, results, measure),
             metric_type=metric,
-            orders=_describe_orders(measure, results["arguments"]),
-            value=values[metric],
+            metric_name=name_metric(metric, _describe_orders(measure, results["arguments"])),
+            metric_value=values[metric],
             standard_error=values[f"{metric}_standard_error"],
-            dataset_id=dataset_id,
-            dataset_config=dataset_config,
         )
         for name, dataset in results["datasets"].items()
-        for dataset_id, dataset_config in [_find_on_hub(name)]
         for measure, values in dataset["measures"].items()
         for metric in ("perplexity", "bits_per_byte")
         if metric in values
@@ -196,7 +185,7 @@ def _describe_split(name: str, results: dict[str, Any], measure: str) -> str:
 
 def check_labels(measurements: list[Measurement]) -> None:
     """Raise a `ValueError` if two measurements would have the same label in the card."""
-    labels = [f"{row.dataset_name}, {row.split}, {row.metric_name}" for row in measurements]
+    labels = [f"{row.dataset_name}, {row.dataset_split}, {row.metric_name}" for row in measurements]
     if same := [label for label in labels if labels.count(label) > 1]:
         raise ValueError(
             f"`--results` contains two results with the label {same[0]!r}, so they could not be told apart in the "
@@ -212,16 +201,11 @@ def _describe_orders(measure: str, arguments: dict[str, Any]) -> str:
     return f"{ORDER_KINDS['any_order']}{contexts}{number}"
 
 
-def _name_dataset(name: str, dataset: dict[str, Any]) -> str:
-    """Return the title of a benchmark dataset, or the names of the text files."""
-    if name in EVALUATION_SETS:
-        return EVALUATION_SETS[name].title
-    return ", ".join(Path(file).name for file in dataset["files"])
-
-
-def _find_on_hub(name: str) -> tuple[str | None, str | None]:
-    """Return the Hub name and configuration of a benchmark dataset, or (None, None) for other text."""
+def _name_dataset(name: str, dataset: dict[str, Any]) -> dict[str, str]:
+    """Return the title, Hub name and configuration of a benchmark dataset, or the names of text files."""
     if name not in EVALUATION_SETS:
-        return None, None
+        files = ", ".join(Path(file).name for file in dataset["files"])
+        return {"dataset_name": files, "dataset_type": files}
     owner, repository, config = EVALUATION_SETS[name].hub.removeprefix("hf://datasets/").split("/")[:3]
-    return f"{owner}/{repository.partition('@')[0]}", config
+    hub_name = f"{owner}/{repository.partition('@')[0]}"
+    return {"dataset_name": EVALUATION_SETS[name].title, "dataset_type": hub_name, "dataset_config": config}

@@ -4,10 +4,10 @@
 
     python model_cards/publish.py RUN_OR_MODEL REPO_ID [--card NAME] [--output_dir DIR] [--push] [...]
 
-RUN_OR_MODEL is a finished run (such as runs/quickstart) or a model folder. For the check, a process that can import
-only torch and transformers loads the model through its Auto classes, and runs it. Without --push, the network is used
-only if --tokenizer is the name of a Hub repository. Without --output_dir, the prepared files are deleted at the end.
-Uploads use the token of `hf auth login`.
+RUN_OR_MODEL is a finished run (such as runs/quickstart) or a model folder. For the check, whose code may import only
+torch and transformers, a new process loads the model through its Auto classes, and runs it. Without --push, the network
+is used only if --tokenizer is the name of a Hub repository. Without --output_dir, the prepared files are deleted at the
+end. Uploads use the token of `hf auth login`.
 """
 
 import os
@@ -26,13 +26,14 @@ from huggingface_hub.errors import HTTPError
 from huggingface_hub.utils import validate_repo_id
 from safetensors.torch import save_file
 from transformers import PreTrainedTokenizerBase
+from transformers.dynamic_module_utils import get_imports
 
 from common.commands import Parser, one_line_errors, option
 from common.corpora import BUILT_IN
 from common.files import atomic_folder, check_empty_folder
 from common.models import identity_of_weights, load_merged
 from common.results import read_finished_run, settings_of_run
-from model_cards.card import read_facts, render_card
+from model_cards.card import read_facts, render_card, task_of
 from model_cards.measurements import (
     Measurement,
     check_labels,
@@ -50,6 +51,7 @@ from modeling_aogpt.tokenization import load_matching_tokenizer
 
 ROOT = Path(__file__).parents[1]
 CHECK = Path(__file__).parent / "check_staged.py"
+ALLOWED_IMPORTS = {*sys.stdlib_module_names, "torch", "transformers", "safetensors", "huggingface_hub"}
 MAX_SHARD_SIZE = "2GB"  # after an interrupted upload, less is sent again than with Transformers' 50GB
 
 
@@ -161,9 +163,10 @@ def _read_measurements(
 ) -> list[Measurement]:
     """Return the measurements in the `results` of a run, if any, and in `paths`, files that eval/zero_shot.py wrote."""
     weights = identity_of_weights(str(folder)) if paths else None
-    measurements = [] if results is None else read_run_measurements(results)
+    task = task_of(model.config)
+    measurements = [] if results is None else read_run_measurements(results, task)
     for path in paths:
-        measurements += read_zero_shot_measurements(path, model.num_parameters(), weights)
+        measurements += read_zero_shot_measurements(path, task, model.num_parameters(), weights)
     check_labels(measurements)
     return measurements
 
@@ -223,11 +226,15 @@ def load_local(folder: Path) -> Model:
 
 @torch.no_grad()
 def check(folder: Path) -> None:
-    """Test a prepared folder in a process that can import only torch and transformers. The process prints the outcomes.
+    """Test a prepared folder in a new process, which prints the outcomes.
 
     Raises:
-        ValueError: If a check failed. The message contains the error output of the process.
+        ValueError: If the code imports other packages than torch and transformers, or if a check failed. The message
+            then contains the error output of the process.
     """
+    for file in sorted(folder.glob("*.py")):
+        if others := sorted(set(get_imports(file)) - ALLOWED_IMPORTS):
+            raise ValueError(f"{file} must import only torch and transformers, but imports {', '.join(others)}.")
     model = load_local(folder)
     generator = torch.Generator().manual_seed(0)
     length = min(model.config.max_position_embeddings - 1, 32)  # no position is left to predict after the last one
@@ -247,10 +254,7 @@ def check(folder: Path) -> None:
             check=False,
         )
     if process.returncode:
-        raise ValueError(
-            f"{folder} does not work in a process with only torch and transformers. Correct the cause:\n"
-            f"{process.stderr.strip()}"
-        )
+        raise ValueError(f"{folder} does not work in a new process. Correct the cause:\n{process.stderr.strip()}")
 
 
 # ------------------------------------------------------------------------------------------------------------- upload

@@ -115,7 +115,7 @@ def test_published_numbers_are_cited(name: str) -> None:
 @pytest.mark.parametrize("name", find_cards())
 def test_all_rows_of_a_table_have_the_same_number_of_cells(name: str) -> None:
     """On the Hub, a pipe ends a cell even between backticks, unless it is escaped. Code blocks must not be escaped."""
-    text = make_card(name, [Measurement("names", "held out", "perplexity", "left to right", 3.0)]).text
+    text = make_card(name, [Measurement("text-generation", "names", "names", "perplexity", 3.0)]).text
     tables = re.findall(r"(?:^\|.*\n)+", text, re.MULTILINE)
     assert len(tables) >= 2
     for table in tables:
@@ -179,13 +179,14 @@ def test_measurements_of_an_evaluation(tmp_path: Path) -> None:
         },
     )
     (tmp_path / "zero_shot.json").write_text(json.dumps(results))
-    measured = read_zero_shot_measurements(tmp_path / "zero_shot.json", 1000)
+    measured = read_zero_shot_measurements(tmp_path / "zero_shot.json", "text-generation", 1000)
     assert [row.shown for row in measured] == ["42.44", "1.500 ± 0.250"] * 2 + ["42.44"] * 2
-    assert [(row.dataset_id, row.dataset_config) for row in measured[-2:]] == [
+    assert [(row.dataset_type, row.dataset_config) for row in measured[-2:]] == [
         ("Salesforce/wikitext", "wikitext-2-raw-v1"),
         ("Salesforce/wikitext", "wikitext-103-raw-v1"),
     ]
-    assert [row.orders for row in measured[:3:2]] == ["left to right", "random orders, 4 per sequence"]
+    names = [row.metric_name for row in measured[:3:2]]
+    assert names == ["perplexity, left to right", "perplexity, random orders, 4 per sequence"]
     card = make_card("ao-gpt-small", measured)
     split = "all, packed, sequences of 1024 tokens, mixed precision 'bf16'"
     assert f"| one.txt, {split} | perplexity, left to right | 42.44 |" in card.text
@@ -197,7 +198,7 @@ def test_measurements_of_an_evaluation(tmp_path: Path) -> None:
     assert read[-1].dataset_split == "test, published protocol"
     (tmp_path / "other.json").write_text("{}")
     with pytest.raises(ValueError, match="not written by"):
-        read_zero_shot_measurements(tmp_path / "other.json", 1000)
+        read_zero_shot_measurements(tmp_path / "other.json", "text-generation", 1000)
 
 
 def test_wrong_cards_are_errors(tmp_path: Path) -> None:

@@ -57,7 +57,9 @@ def test_the_model_is_the_best_and_the_run_stops_early(
     report = (tmp_path / "whole" / "report.md").read_text()
     assert "those of step 3." in report
     assert (tmp_path / "whole" / "samples" / "samples-00000003.txt").read_text().strip() in report
-    assert [measured.value for measured in read_run_measurements(results(tmp_path / "whole"))] == [2.0, BITS[3]]
+    assert [
+        measured.metric_value for measured in read_run_measurements(results(tmp_path / "whole"), "text-generation")
+    ] == [2.0, BITS[3]]
 
     for step in (3, 5):  # the checkpoint of the step is written, and the evaluation is not
         with monkeypatch.context() as patch:

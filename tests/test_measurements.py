@@ -30,15 +30,15 @@ def copy_run(folder: Path, **arguments: Any) -> Path:
 
 
 def read_measurements(run: Path) -> list[Measurement]:
-    return read_run_measurements(read_results(run))
+    return read_run_measurements(read_results(run), "text-generation")
 
 
 def test_measurements_of_a_run() -> None:
     measured = read_measurements(RUN)
     assert [row.dataset_name for row in measured] == ["unicode-names"] * 2
-    assert [(row.orders, row.shown) for row in measured] == [
-        ("left to right", "0.971"),
-        ("random orders", "1.031"),
+    assert [(row.metric_name, row.shown) for row in measured] == [
+        ("bits per byte, left to right", "0.971"),
+        ("bits per byte, random orders", "1.031"),
     ]
 
 
@@ -46,7 +46,8 @@ def test_an_encoder_has_no_left_to_right_measurement(tmp_path: Path) -> None:
     results = json.loads((RUN / "results.json").read_text())
     del results["evaluations"][-1]["left_to_right"]
     (tmp_path / "results.json").write_text(json.dumps(results))
-    assert [(row.orders, row.shown) for row in read_measurements(tmp_path)] == [("random orders", "1.031")]
+    measured = read_measurements(tmp_path)
+    assert [(row.metric_name, row.shown) for row in measured] == [("bits per byte, random orders", "1.031")]
 
 
 def test_hyperparameters_of_a_run(tmp_path: Path) -> None:

@@ -63,7 +63,29 @@ def test_a_decoder_ships_few_files() -> None:
 
 WITHOUT_OTHER_PACKAGES = """
 import sys
-from model_cards.check_staged import hide_other_packages
+from importlib.metadata import distributions, packages_distributions
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+
+def hide_other_packages(*kept: str) -> set[str]:
+    '''Make installed packages unavailable in this process, except those `kept` and their requirements.'''
+    others = {canonicalize_name(installed.name): installed for installed in distributions()}
+    names = list(kept)
+    while names:
+        package = others.pop(canonicalize_name(names.pop()), None)
+        if package is not None:  # None: a package that was removed before, or is required only on another platform
+            requirements = map(Requirement, package.requires or ())
+            names += [r.name for r in requirements if r.marker is None or r.marker.evaluate({"extra": ""})]
+    hidden = {
+        module
+        for module, owners in packages_distributions().items()
+        if others.keys() >= {canonicalize_name(owner) for owner in owners}
+    }
+    sys.modules |= dict.fromkeys(hidden)  # an import of a module that is None fails
+    return hidden
+
 
 hidden = hide_other_packages("torch", "transformers", "aogpt")
 assert {"accelerate", "datasets", "matplotlib", "pytest"} <= hidden, hidden

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from common.commands import Parser, one_line_errors
-from common.files import read_json
+from common.files import read_json, read_yaml
 from common.reports import markdown_table, with_error
 from common.results import ORDER_KINDS
 from eval.judging import format_remarks
@@ -27,58 +27,16 @@ ZERO_SHOT_KEYS = (
 )
 MEASURE_NAMES = ORDER_KINDS | {"ensemble": "ensemble"}
 
-# Published zero-shot perplexity on LAMBADA, WikiText2, PTB, WikiText103 and 1BW (in the order of `EVALUATION_SETS`).
-PUBLISHED = {
-    "medium": {  # Table 4, about 350 million parameters
-        "left_to_right": {
-            "SEDD": (39.19, 30.29, 88.18, 30.05, 53.54),
-            "RADD": (38.60, 29.71, 76.00, 29.96, 52.36),
-            "GPT-2": (35.66, 31.80, 123.14, 31.39, 55.72),
-            "sigma-GPT": (61.05, 44.80, 121.48, 43.68, 76.74),
-            "AO-GPT": (42.44, 31.52, 87.56, 30.86, 50.23),
-        },
-        "any_order": {
-            "SEDD": (42.77, 31.04, 87.12, 29.98, 61.19),
-            "RADD": (41.96, 29.96, 79.06, 28.51, 57.07),
-            "sigma-GPT": (57.27, 43.28, 126.11, 41.80, 74.81),
-            "AO-GPT": (49.79, 33.73, 101.01, 32.38, 65.90),
-        },
-        "ensemble": {
-            "AO-GPT, 8": (45.08, 30.63, 87.74, 29.46, 59.11),
-            "AO-GPT, 64": (44.31, 30.16, 85.75, 28.98, 58.18),
-        },
-    },
-    "small": {  # Table 5, about 125 million parameters
-        "left_to_right": {
-            "SEDD": (49.41, 41.19, 118.74, 41.70, 72.60),
-            "RADD": (49.09, 38.26, 107.78, 38.41, 63.33),
-            "GPT-2": (45.04, 42.43, 138.43, 41.60, 75.20),
-            "sigma-GPT": (68.61, 57.66, 146.87, 55.54, 90.98),
-            "AO-GPT": (52.46, 42.10, 135.96, 40.97, 71.73),
-        },
-        "any_order": {
-            "SEDD": (50.92, 41.84, 114.24, 40.62, 79.29),
-            "RADD": (50.27, 38.26, 110.38, 35.90, 74.28),
-            "sigma-GPT": (65.83, 53.08, 138.61, 50.75, 87.71),
-            "AO-GPT": (59.93, 46.33, 141.92, 45.44, 84.36),
-        },
-        "ensemble": {
-            "AO-GPT, 8": (55.62, 42.77, 126.08, 42.02, 77.62),
-            "AO-GPT, 64": (54.92, 42.24, 123.49, 41.51, 76.73),
-        },
-    },
+# Results of the paper. The file explains its keys.
+_FROM_PAPER = read_yaml(Path(__file__).with_name("published.yaml"))
+PUBLISHED: dict[str, dict[str, dict[str, list[float]]]] = _FROM_PAPER["zero_shot"]
+GENERATIVE_STEPS: list[int] = _FROM_PAPER["generative_steps"]
+# Keys are (top-p, temperature). Values are in the order of `GENERATIVE_STEPS`, by model.
+GENERATIVE: dict[tuple[float, float], dict[str, list[float]]] = {
+    (row.pop("top_p"), row.pop("temperature")): row for row in _FROM_PAPER["generative"]
 }
 # Ranges [from, to) of numbers of parameters. AO-GPT small has 170.6 million parameters, and medium 425.8 million.
 SIZES = {"small": (100e6, 250e6), "medium": (250e6, 500e6)}
-
-# Published generative perplexity of medium models under GPT-2 large (Table 1). Keys are (top-p, temperature). Values
-# are in the order of `GENERATIVE_STEPS`.
-GENERATIVE_STEPS = (64, 128, 256, 512, 1024)
-GENERATIVE = {
-    (1.0, 1.0): {"AO-GPT": (194.5, 154.8, 148.0, 140.3, 136.4), "SEDD": (121.5, 100.0, 86.4, 87.6, 81.6)},
-    (0.95, 0.9): {"AO-GPT": (33.5, 29.3, 27.3, 27.0, 26.9), "SEDD": (25.4, 22.0, 19.5, 19.0, 19.3)},
-    (0.95, 0.7): {"AO-GPT": (6.1, 5.6, 5.5, 5.1, 4.6), "SEDD": (6.4, 6.0, 5.2, 5.0, 5.1)},
-}
 
 
 def _published_size(num_parameters: int) -> str | None:

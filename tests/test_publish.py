@@ -493,7 +493,7 @@ def test_a_failed_check_sends_nothing(run: Path, api: Mock, monkeypatch: pytest.
         remove_code(folder)
 
     monkeypatch.setattr(publish, "stage", stage_and_damage)
-    with pytest.raises(SystemExit, match="does not work in a process with only torch"):
+    with pytest.raises(SystemExit, match="does not work in a new process"):
         command(run, NAME, "--push")
     assert api.method_calls == []
 

@@ -69,7 +69,7 @@ def test_published_results_agree_with_the_model_cards() -> None:
         for row in read_facts(f"{family}-{size}")["published"]["rows"].values()
     }
     in_tables = {
-        (model.partition(",")[0], size, row)
+        (model.partition(",")[0], size, tuple(row))
         for size, measures in PUBLISHED.items()
         for rows in measures.values()
         for model, row in rows.items()

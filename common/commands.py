@@ -2,12 +2,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Command lines of the scripts: options, one-line error messages, and progress bars."""
 
+import importlib
 import io
 import operator
 import os
 import shlex
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -76,6 +77,18 @@ def command_line(script: str, argv: Sequence[str]) -> str:
     """Return the command that runs `script` (a `__file__` of this repository) with `argv`, for a shell in its root."""
     path = Path(script).resolve().relative_to(Path(__file__).resolve().parents[1])
     return shlex.join(["python", path.as_posix(), *argv])
+
+
+def import_function(option: str, name: str) -> Callable:
+    """Return the function MODULE:FUNCTION. Raise a `ValueError` that names `option` if it cannot be imported."""
+    module, _, function = name.partition(":")
+    try:
+        return getattr(importlib.import_module(module), function)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ValueError(
+            f"The {option} {name!r} cannot be imported ({error}). A {option} must be MODULE:FUNCTION. Check "
+            "both names, or add the module's folder to the environment variable PYTHONPATH."
+        ) from error
 
 
 @contextmanager

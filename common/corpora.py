@@ -7,7 +7,6 @@
 
 import glob
 import hashlib
-import importlib
 import os
 import re
 import sys
@@ -23,6 +22,7 @@ from typing import Any, get_args
 
 from datasets import Dataset, IterableDataset, load_dataset, load_dataset_builder
 
+from common.commands import import_function
 from common.data_arguments import DataArguments, SampleBy
 from common.splitting import Split, hash_document, is_held_out, make_dataset, select_by_hash, select_others, sha256
 from common.text_files import (
@@ -162,18 +162,6 @@ def is_made(name: str) -> bool:
 def find_maker(name: str) -> Maker:
     """Return the function that yields the pairs (key, text) of a corpus, for a name with `is_made`."""
     return BUILT_IN[name] if name in BUILT_IN else import_function("corpus", name)
-
-
-def import_function(option: str, name: str) -> Callable:
-    """Return the function MODULE:FUNCTION. Raise a `ValueError` that names `option` if it cannot be imported."""
-    module, _, function = name.partition(":")
-    try:
-        return getattr(importlib.import_module(module), function)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise ValueError(
-            f"The {option} {name!r} cannot be imported ({error}). A {option} must be MODULE:FUNCTION. Check "
-            "both names, or add the module's folder to the environment variable PYTHONPATH."
-        ) from error
 
 
 def _make_texts(arguments: DataArguments) -> tuple[Rows, Sources]:

@@ -5,7 +5,6 @@
 To add a sampler of a decoder, add a line to `DECODERS`. To add an encoder, add its settings to `ENCODERS`.
 """
 
-import importlib
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from unittest.mock import patch
 import torch
 from transformers import AutoModelForCausalLM, GenerationConfig, LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
+from common.commands import import_function
 from common.models import longest_sequence
 from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM, MDMEncoderConfig, MDMEncoderForMaskedLM
 from modeling_aogpt.convert_reference_checkpoint import SEDD
@@ -207,21 +207,14 @@ def sample_causal_lm(model: PreTrainedModel, compiles: bool = False) -> Contende
     return Contender(generate, remark, vocab_size, model.num_parameters(), takes_steps=False)
 
 
-def make_compared(name: str, config: AOGPTConfig, device: torch.device, dtype: torch.dtype) -> Contender:
+def make_compared(name: str, decoder: AOGPTForAnyOrderLM) -> Contender:
     """Return a contender with a user's sampler.
 
-    `name` is `module:function`. The function is called with `config`, `device` and `dtype`. It must return a function
-    of the type `Generate`.
+    `name` is `module:function`. The function is called with the configuration, the device and the dtype of `decoder`.
+    It must return a function of the type `Generate`.
     """
-    module_name, _, function_name = name.partition(":")
-    try:
-        make = getattr(importlib.import_module(module_name), function_name)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise ValueError(
-            f"`compare` ({name!r}) cannot be imported. Set it to module:function, and add the folder of the module to "
-            f"PYTHONPATH. (Cause: {error})"
-        ) from error
-    return Contender(make(config, device, dtype), f"the function {name}", config.vocab_size)
+    generate = import_function("contender", name)(decoder.config, decoder.device, decoder.dtype)
+    return Contender(generate, f"the function {name}", decoder.config.vocab_size)
 
 
 # -------------------------------------------------------------------------------------------------------------- all
@@ -234,14 +227,14 @@ def make_contenders(
 ) -> dict[str, Contender]:
     """Return contenders, by name, with the device and dtype of a decoder.
 
-    `names` are names in `CONTENDERS`, and folders or Hub names of causal language models. The encoders and `llama` have
-    random weights. With `compiles`, encoders and causal language models are compiled. (The caller compiles the
-    decoder.)
+    `names` are names in `CONTENDERS`, functions (see `make_compared`), and folders or Hub names of causal language
+    models. The encoders and `llama` have random weights. With `compiles`, encoders and causal language models are
+    compiled. (The caller compiles the decoder.)
     """
     contenders = {}
     for name in names:
-        if name in DECODERS:
-            contenders[name] = DECODERS[name](decoder)
+        if name in DECODERS or ":" in name:
+            contenders[name] = DECODERS[name](decoder) if name in DECODERS else make_compared(name, decoder)
             continue
         with decoder.device:
             if name in ENCODERS:

@@ -25,10 +25,10 @@ from common.commands import Options, Parser, command_line, one_line_errors, opti
 from common.files import make_folder
 from common.hardware import default_device, device_name, num_cores, versions
 from common.models import find_model
-from eval.benchmarks.contenders import CONTENDERS, Contender, make_compared, make_contenders
+from eval.benchmarks.contenders import CONTENDERS, Contender, make_contenders
 from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM
 from modeling_aogpt.loading import load_pretrained
-from modeling_aogpt.validation import check_choice
+from modeling_aogpt.validation import check_choice, check_integer
 
 SIZES = {
     "tiny": {"vocab_size": 512, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2},
@@ -51,15 +51,14 @@ class SpeedArguments(Options):
     batch_size: list[int] = option([1], "Numbers of sequences that are generated at once.", least=1)
     contenders: list[str] = option(
         ["no-lemma", "no-cache", "encoder"],
-        f"Contenders to time, in addition to decoder and one-by-one: all, none, or some of {', '.join(CONTENDERS)}.",
+        f"Contenders to time, in addition to decoder and one-by-one: all, none, or some of {', '.join(CONTENDERS)}, "
+        "folders or Hub names (owner/name) of causal language models, and your own samplers as module:function (see "
+        "`make_compared`).",
     )
-    causal_lm: str | None = option(None, "Also time the causal language model of this folder or Hub name.")
-    compare: str | None = option(None, "Also time your own sampler, module:function (see `make_compared`).")
     repeats: int = option(2, "Number of rounds. In each round, every contender generates once.", least=1)
     dtype: Literal["float32", "bfloat16"] = option("float32", "Data type of weights and cache.")
     device: str = option(default_device().type, "Device to run on.")
     compile: bool = option(False, "Compile the decoder, encoders, and causal language models.")
-    threads: int | None = option(None, "Number of CPU threads. Defaults to PyTorch's choice.", least=1)
     output_dir: Path | None = option(
         None, "Folder for speed.json, speed.md and speed.png. By default, results are only printed."
     )
@@ -70,7 +69,8 @@ class SpeedArguments(Options):
             raise ValueError(f"`size` ({self.size}) has no effect with `model` ({self.model}). Remove one of the two.")
         chosen = {("all",): CONTENDERS, ("none",): ()}.get(tuple(self.contenders), self.contenders)
         for name in chosen:
-            check_choice("contenders", name, CONTENDERS, " (or only all or none)")
+            if ":" not in name and "/" not in name and not Path(name).is_dir():
+                check_choice("contenders", name, CONTENDERS, " (or only all or none)")
         # All other contenders are compared with one of these two, so both are always included.
         self.contenders = list(dict.fromkeys(("decoder", "one-by-one", *chosen)))
 
@@ -79,18 +79,12 @@ def measure(
     arguments: SpeedArguments, command: str, save: Callable[[dict[str, Any]], None] = lambda report: None
 ) -> dict[str, Any]:
     """Make all measurements, and return the report. After each round, `save` is called with the report so far."""
-    if arguments.threads is not None:
-        torch.set_num_threads(arguments.threads)
     device = find_device(arguments.device)
     model = load_decoder(arguments, device)
     longest = model.config.max_position_embeddings
     length = longest if arguments.length is None else arguments.length
-    if not 1 <= length <= longest:
-        raise ValueError(f"`length` must be between 1 and {longest} (`max_position_embeddings`), but is {length}.")
-    names = arguments.contenders + ([arguments.causal_lm] if arguments.causal_lm else [])
-    contenders = make_contenders(names, model, length, arguments.compile)
-    if arguments.compare is not None:
-        contenders[arguments.compare] = make_compared(arguments.compare, model.config, model.device, model.dtype)
+    check_integer("length", length, most=longest)
+    contenders = make_contenders(arguments.contenders, model, length, arguments.compile)
     report = {
         "command": command,
         "hardware": describe_hardware(device),

@@ -16,9 +16,8 @@ import hashlib
 import json
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
-from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
@@ -53,7 +52,7 @@ from eval.protocols import (
 from eval.scorers import MEASURES, RANDOM_MEASURES, AnyOrderScorer, CausalScorer, ModelScorer, load_scorer
 from eval.tables import paper_table, zero_shot_table
 from modeling_aogpt.tokenization import load_tokenizer
-from modeling_aogpt.validation import check_choice, check_even
+from modeling_aogpt.validation import check_choice, check_even, check_integer
 
 TEXT_FILES = "text files"
 
@@ -136,19 +135,6 @@ class ScoringArguments(Options):
         return bool(self.datasets) and self.protocol == "published"
 
 
-@dataclass
-class Text:
-    """A text to score.
-
-    Attributes:
-        sequences: Sequences as dictionaries with `input_ids`, `num_tokens` (without padding) and `num_bytes`.
-        facts: Facts for results.json: where the text comes from, and total counts.
-    """
-
-    sequences: list[dict[str, Any]]
-    facts: dict[str, Any]
-
-
 def zero_shot(
     model_name: str,
     arguments: ScoringArguments,
@@ -178,9 +164,11 @@ def zero_shot(
     _choose_start(scorer, tokenizer, length, arguments)
     with in_turn(accelerator):
         packing = arguments.packing or settings_of_run(model_name).get("packing", "packed")
-        cut = partial(_cut, tokenizer=tokenizer, length=length, is_causal=isinstance(scorer, CausalScorer))
-        texts = _load_texts(arguments, packing, cut)
-    content = chain([revision], (one["input_ids"] for text in texts.values() for one in text.sequences))
+        texts = {
+            name: _cut(documents, facts, arguments.protocol, tokenizer, length, isinstance(scorer, CausalScorer))
+            for name, documents, facts in _load_texts(arguments, packing)
+        }
+    content = chain([revision], (one["input_ids"] for sequences, _ in texts.values() for one in sequences))
     journal = Journal(journal_folder and name_by_content(journal_folder, content))
     results = {
         "model": model_name,
@@ -195,8 +183,8 @@ def zero_shot(
         "published_precision": published_precisions(scorer.model.config),
         "arguments": asdict(arguments),
         "datasets": {
-            name: _score_text(name, text, scorer, precisions, length, arguments, journal)
-            for name, text in texts.items()
+            name: facts | _score_text(name, sequences, scorer, precisions, length, arguments, journal)
+            for name, (sequences, facts) in texts.items()
         },
         "seconds": round(time.perf_counter() - started, 1),
         "hardware": hardware(accelerator),
@@ -267,10 +255,7 @@ def choose_length(model: PreTrainedModel, arguments: ScoringArguments, default: 
     if length is None:
         length = default or PUBLISHED_LENGTH
         length = min(length, PUBLISHED_LENGTH) if arguments.datasets else length
-    if not 1 <= length <= longest:
-        raise ValueError(
-            f"`sequence_length` must be between 1 and {longest} (`max_position_embeddings`), but is {length}."
-        )
+    check_integer("sequence_length", length, most=longest)
     return length
 
 
@@ -283,44 +268,36 @@ def _choose_start(
     if not arguments.is_published:
         has_start = tokenizer.bos_token_id is not None
         scorer.start_id = tokenizer.bos_token_id if has_start else tokenizer.eos_token_id
-    elif length < 2:
-        raise ValueError(
-            f"`sequence_length` must be at least 2, but is {length}. In the published protocol, a causal model "
-            "does not score the first token of a sequence."
-        )
+    else:  # the first token of a sequence is not scored
+        check_integer("sequence_length", length, least=2)
 
 
-def _load_texts(
-    arguments: ScoringArguments, packing: str, cut: Callable[[Dataset, str, dict[str, Any]], Text]
-) -> dict[str, Text]:
-    """Return the texts to score, by name. `cut` makes a `Text` from documents, a packing or protocol, and sources."""
+def _load_texts(arguments: ScoringArguments, packing: str) -> Iterator[tuple[str, Dataset, dict[str, Any]]]:
+    """Yield the name, the documents and the sources of each text to score."""
     if arguments.text_file:
         files = find_files(arguments.text_file)
         check_sample_by(arguments.sample_by, files)
         documents = load_files(files, arguments.sample_by, arguments.text_column)
-        return {TEXT_FILES: cut(documents, packing, {"files": arguments.text_file, "packing": packing})}
-    return {
-        name: cut(
-            load_texts(name, arguments.data_dir, arguments.split),
-            arguments.protocol,
-            {
-                "from": arguments.data_dir or "Hub",
-                "split": arguments.split or EVALUATION_SETS[name].split,
-            },
-        )
-        for name in arguments.datasets
-    }
+        yield TEXT_FILES, documents, {"files": arguments.text_file, "packing": packing}
+    for name in arguments.datasets:
+        facts = {"from": arguments.data_dir or "Hub", "split": arguments.split or EVALUATION_SETS[name].split}
+        yield name, load_texts(name, arguments.data_dir, arguments.split), facts
 
 
 def _cut(
     texts: Dataset,
-    packing: str,
     facts: dict[str, Any],
+    protocol: str,
     tokenizer: PreTrainedTokenizerBase,
     length: int,
     is_causal: bool,
-) -> Text:
-    """Tokenize documents, and cut them into sequences. Total counts are added to `facts`."""
+) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """Tokenize documents, and cut them into sequences, as `protocol` or the packing in `facts` defines.
+
+    Return the sequences, which are dictionaries with `input_ids`, `num_tokens` (without padding) and `num_bytes`, and
+    the `facts` with total counts.
+    """
+    packing = facts.get("packing", protocol)
     documents = encode_documents(texts, tokenizer, with_token_bytes=True)
     if packing == "documents":
         documents, _ = leave_out_long(documents, length, "given", drop_long_documents=False)
@@ -335,29 +312,28 @@ def _cut(
         "bytes": sum(one["num_bytes"] for one in sequences),
         "dropped_tokens": total(documents, "num_tokens") - sum(one["num_tokens"] for one in sequences),
     }
-    return Text(sequences, facts | counts)
+    return sequences, facts | counts
 
 
 def _score_text(
     name: str,
-    text: Text,
+    sequences: list[dict[str, Any]],
     scorer: ModelScorer,
     precisions: dict[str, str],
     length: int,
     arguments: ScoringArguments,
     journal: Journal,
 ) -> dict[str, Any]:
-    """Return the sources and counts of a text, and the results of each measure (see `_summarize`)."""
+    """Return the number of scored tokens of a text, and the results of each measure (see `_summarize`)."""
     batch_size = max(1, arguments.tokens_per_batch // length)
     measures = {}
     for measure, precision in precisions.items():
         is_subset = arguments.released_subset and measure == "any_order"
-        indices = released_subset(name, len(text.sequences)) if is_subset else range(len(text.sequences))
-        sequences = [text.sequences[index] for index in indices]
+        scored = [sequences[index] for index in released_subset(name, len(sequences))] if is_subset else sequences
         options = arguments.num_orders, arguments.seed, batch_size, precision, journal, name
-        nats = score_sequences(scorer, [one["input_ids"] for one in sequences], measure, *options)
-        measures[measure] = _summarize(scorer, sequences, nats)
-    return text.facts | {"tokens": sum(_count_tokens(scorer, text.sequences)), "measures": measures}
+        nats = score_sequences(scorer, [one["input_ids"] for one in scored], measure, *options)
+        measures[measure] = _summarize(scorer, scored, nats)
+    return {"tokens": sum(_count_tokens(scorer, sequences)), "measures": measures}
 
 
 def _summarize(scorer: ModelScorer, sequences: list[dict[str, Any]], nats: np.ndarray) -> dict[str, Any]:

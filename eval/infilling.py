@@ -396,14 +396,11 @@ def evaluate(fillings: Fillings, gaps: list[Gap], tokenizer: PreTrainedTokenizer
 def write_samples(fillings: Fillings, gaps: list[Gap], tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
     """Write a JSONL file with the texts of each method, which the checker of human-eval-infilling can read."""
     for method, filled in fillings.items():
-        texts = [
-            decode_after(gap.ids[: gap.start], ids, tokenizer, gap.has_space)
-            for gap, (ids, _) in zip(gaps, filled, strict=True)
-        ]
-        lines = [
-            json.dumps({"task_id": gap.task_id, "completion": text}) for gap, text in zip(gaps, texts, strict=True)
-        ]
-        write_text(folder / f"{SEPARATOR.sub('-', method)}.jsonl", "\n".join(lines) + "\n")
+        lines = []
+        for gap, (ids, _) in zip(gaps, filled, strict=True):
+            text = decode_after(gap.ids[: gap.start], ids, tokenizer, gap.has_space)
+            lines.append(json.dumps({"task_id": gap.task_id, "completion": text}) + "\n")
+        write_text(folder / f"{SEPARATOR.sub('-', method)}.jsonl", "".join(lines))
 
 
 def _fraction(key: str, is_right: list[bool]) -> dict[str, Any]:

@@ -81,6 +81,7 @@ def paper_table(runs: Sequence[dict[str, Any]]) -> str:
     titles = [data_set.title for data_set in EVALUATION_SETS.values()]
     rows: list[tuple[str, ...]] = []
     notes: list[str] = []
+    show = show_metric("perplexity", 2)
     for measure, title in MEASURE_NAMES.items():
         group = [
             (f"{model} {size} (published)", *(f"{value:.2f}" for value in values))
@@ -88,7 +89,8 @@ def paper_table(runs: Sequence[dict[str, Any]]) -> str:
             for model, values in PUBLISHED[size][measure].items()
         ]
         for run in runs:
-            cells = [_format_cell(run["datasets"].get(name), measure) for name in EVALUATION_SETS]
+            scored = (run["datasets"].get(name, {"measures": {}})["measures"] for name in EVALUATION_SETS)
+            cells = [show(measures.get(measure, {})) for measures in scored]
             if any(cells):
                 name = run["model"] + (f", {run['arguments']['ensemble_size']}" if measure == "ensemble" else "")
                 if departures := list_departures(run, measure, run["datasets"]):
@@ -102,10 +104,6 @@ def paper_table(runs: Sequence[dict[str, Any]]) -> str:
             rows += [(f"*{title}*", *[""] * len(titles)), *group]
     table = markdown_table(["zero-shot perplexity ± standard error", *titles], rows, "l" + "r" * len(titles))
     return "\n".join([table, *(["", *notes] if notes else [])])
-
-
-def _format_cell(scored: dict[str, Any] | None, measure: str) -> str:
-    return show_metric("perplexity", 2)({} if scored is None else scored["measures"].get(measure, {}))
 
 
 def show_metric(metric: str, digits: int) -> Callable[[dict[str, Any]], str]:

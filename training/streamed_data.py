@@ -8,16 +8,15 @@ consecutive sequences, which are shuffled together. The samples, the training se
 depends only on the corpus, the seed and its number.
 """
 
-import logging
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
-from functools import cache
 from itertools import chain, count, islice
 from typing import Any
 
 import numpy as np
 from transformers import PreTrainedTokenizerBase
+from transformers.utils import logging
 
 from common.data import Data
 from common.encoding import encode_batch
@@ -25,15 +24,9 @@ from common.packing import cut
 from common.splitting import Split, has_text
 from training.batches import Samples, epoch_permutation, rows_of_samples
 
-logger = logging.getLogger(__name__)
+logger = logging.get_logger(__name__)
 
 DOCUMENTS_PER_BATCH = 256  # the tokenizer encodes a batch in parallel
-
-
-@cache
-def _warn_once(message: str) -> None:
-    """Log a warning, but not again in later epochs."""
-    logger.warning(message)
 
 
 @dataclass(frozen=True)
@@ -79,7 +72,8 @@ class Stream:
         except Exception as error:  # each builder raises its own kinds of errors
             raise OSError(f"{name} cannot be read. Correct it, and start a new run. (Cause: {error})") from error
         if num_empty:
-            _warn_once(f"{name}: {num_empty} of {num_rows} documents have no text, and are skipped.")
+            # Not again in later epochs
+            logger.warning_once(f"{name}: {num_empty} of {num_rows} documents have no text, and are skipped.")
 
     def encode(self, texts: list[str | None]) -> list[int]:
         """Return the ids of joined documents, each followed by end-of-text. Skip empty and held-out documents."""

@@ -57,26 +57,7 @@ SEPARATOR = re.compile(r"[^\w.-]+")
 # For each method, the tokens that it filled in each gap, and the negative log-likelihood of the removed tokens.
 Fillings = dict[str, list[tuple[list[int], float | None]]]
 
-SUMMARY = """# Infilling
-
-{gaps}
-Each step fills in one position with its likeliest token. It is the position of which the model is most certain or, if
-the model was trained with `orders: gaps_last`, the first one. "Only the text before" means that the model fills in the
-gap from left to right, without the text after it.
-
-"Length by the whole text" means that the length of the gap is not given, and `infill` chooses one from 1 to
-{max_length}: the length with which the filled-in text has the highest likelihood from left to right. With "length
-predicted by the model", the model predicts the end of the gap. "Fill-in-the-middle" is a left-to-right model that reads
-the text before and after the gap, each after a token that marks it, and then predicts the gap and its end.
-
-Bits per byte are computed for the removed tokens, predicted from left to right, given the text around the gap
-or only the text before it. If the end of the gap is predicted, its bits count, too. The bytes of all tokens count, even
-if a gap cuts a character. End-of-text is one byte. A match is exact if the gap is filled in with the same bytes.
-
-Intervals in brackets are 95 % confidence intervals (Wilson) over the gaps. Values after ± are standard errors.
-
-{table}
-"""
+TEMPLATE = Path(__file__).with_name("infilling_report.md")  # of report.md
 HELD_OUT = """The model fills in one gap in each of several documents, which are evenly spaced in the held-out text. In
 packed text, a document is a sequence without its last {max_length} tokens, so that longer infills fit, too.
 A gap is {gap}."""
@@ -461,7 +442,8 @@ def make_report(results: dict[str, Any]) -> str:
     header = ["run", "gap filled in with", "gaps", "right length", "exact match", "bits per byte"]
     gap = "a whole sentence or line of at most" if results["sentences"] else "a span of 1 to"
     gaps = (FROM_FILE if results["file"] else HELD_OUT).format(**results, gap=f"{gap} {results['max_gap']} tokens")
-    return SUMMARY.format(**results, gaps=gaps, table=markdown_table(header, rows, align="llrrrr"))
+    table = markdown_table(header, rows, align="llrrrr")
+    return TEMPLATE.read_text(encoding="utf-8").format(**results, gaps=gaps, table=table)
 
 
 @one_line_errors()

@@ -13,7 +13,6 @@ log p between tokens thus adds no sampling error to the estimate.
 """
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -42,7 +41,6 @@ from .orders import (
 from .validation import (
     check_aligned,
     check_batch,
-    check_choice,
     check_even,
     check_finite,
     check_integer,
@@ -55,8 +53,6 @@ from .validation import (
     token_mask,
 )
 
-MASKINGS = ("bernoulli", "fixed_count")
-
 # Default of `rows_per_pass`, the largest number of rows in a forward pass.
 ROWS_PER_PASS = 4096
 
@@ -66,10 +62,6 @@ ROWS_PER_HEAD_CALL = 1024
 # Number of tokens of the shortest context that has more than one order.
 MIN_ENSEMBLE_CONTEXT = 2
 
-# Function score(is_masked, times) that masks the tokens at which `is_masked` (batch, n) is True. It returns the
-# log-probabilities (batch, n) of these tokens, and 0 at all others, by position. `times` (batch,) are diffusion times.
-MaskedScores = Callable[[torch.BoolTensor, torch.Tensor], torch.Tensor]
-
 
 @dataclass
 class LogLikelihoodOutput(ModelOutput):
@@ -77,7 +69,7 @@ class LogLikelihoodOutput(ModelOutput):
 
     Args:
         log_likelihood (`torch.Tensor` of shape `(batch,)`): log p(x | order), its mean over orders, or an estimate of
-            that mean. `diffusion_log_likelihood` returns an estimate of a lower bound on log p(x).
+            that mean. For an encoder, it can be an estimate of a lower bound on log p(x).
         token_log_likelihood (`torch.Tensor` of shape `(batch, n)`): Contribution of each token to `log_likelihood`, by
             position; 0 at tokens that were not scored. The contributions of a sequence sum to its `log_likelihood`.
         standard_error (`torch.Tensor` of shape `(batch,)`): Standard error of `log_likelihood`. It is 0 if no random
@@ -303,67 +295,6 @@ class AnyOrderLikelihoodMixin:
             totals += [scores.masked_fill(branches != branch, 0.0).sum(dim=-1) for branch in range(number)]
             per_token.scatter_add_(1, columns, scores / num_orders)
         return average_over_orders(scorer, per_token, totals, of_targets.is_random or is_context_random)
-
-    @suggest_arguments
-    @inference_method
-    def diffusion_log_likelihood(
-        self,
-        input_ids: torch.LongTensor,
-        num_times: int = 32,
-        masking: str = "fixed_count",
-        ensemble_size: int = 1,
-        attention_mask: torch.Tensor | None = None,
-        generator: torch.Generator | None = None,
-        rows_per_pass: int = ROWS_PER_PASS,
-    ) -> LogLikelihoodOutput:
-        """Estimate the masked-diffusion bound (Eq. 1) on log p(x) from random masks, as for an encoder.
-
-        At each of `num_times` random diffusion times, tokens are masked at random. All masked tokens are predicted
-        given the unmasked tokens, which the model reads in a random order. The expectation equals that of
-        [`log_likelihood`] with random orders (Eq. 7). A diffusion time takes as many rows as an order in
-        [`log_likelihood`], but the variance is larger.
-
-        Args:
-            input_ids (`torch.LongTensor` of shape `(batch, n)`): Whole sequences.
-            num_times (`int`, defaults to 32): Number of random diffusion times. It must be even, because two times are
-                drawn in each of `num_times` / 2 strata (equal parts of the interval).
-            masking (`str`, defaults to `"fixed_count"`): With `"fixed_count"`, exactly ceil(t n) tokens are masked at
-                diffusion time t (Eq. 2). With `"bernoulli"`, each token is masked with probability t (Eq. 1), which has
-                more variance.
-            ensemble_size (`int`, defaults to 1): Number of orders M of the context, over which probabilities are
-                averaged (Eq. 4). `log_likelihood(..., num_ranks=...)` estimates the ensemble with less variance.
-            attention_mask (`torch.Tensor` of shape `(batch, n)`, *optional*): 0 at padding. Padding may be anywhere.
-            generator (`torch.Generator`, *optional*): Source of randomness.
-            rows_per_pass (`int`): Largest number of rows in a forward pass. It limits the use of memory.
-
-        Returns:
-            [`LogLikelihoodOutput`], without gradients.
-
-        Raises:
-            ValueError: If an argument is not allowed, or if a result is not finite.
-
-        Examples:
-            >>> from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM
-
-            >>> config = AOGPTConfig(vocab_size=100, hidden_size=32, num_hidden_layers=2, num_attention_heads=2)
-            >>> model = AOGPTForAnyOrderLM(config)
-            >>> output = model.diffusion_log_likelihood(torch.tensor([[5, 6, 7]]), num_times=4)
-            >>> output.log_likelihood.shape, output.standard_error.shape
-            (torch.Size([1]), torch.Size([1]))
-        """
-        check_integer("ensemble_size", ensemble_size)
-        input_ids = prepare_input_ids(self, input_ids, attention_mask)
-        scorer = RowScorer(self, input_ids, attention_mask, rows_per_pass, generator)
-
-        def score(is_masked: torch.BoolTensor, times: torch.Tensor) -> torch.Tensor:
-            drawn = random_orders(*input_ids.shape, generator=generator, device=input_ids.device)
-            drawn = group_orders(drawn, torch.where(scorer.is_token, is_masked.long(), 2))
-            num_context = scorer.num_tokens - is_masked.sum(dim=-1)
-            branches = parallel_queries(num_context, scorer.num_tokens, drawn.shape[1])
-            scores, _ = scorer.score_permutations(drawn, num_context, branches, ensemble_size)
-            return index_by_position(scores, drawn)
-
-        return diffusion_bound(scorer, score, scorer.is_token, num_times, masking)
 
     @suggest_arguments
     def trajectory_log_probs(
@@ -671,6 +602,15 @@ def permute_context(
     return index_by_rank(order, torch.where(ranks < num_context[:, None], keys, 1 + ranks).argsort(dim=-1))
 
 
+def draw_stratified(
+    num_draws: int, batch_size: int, generator: torch.Generator | None, device: torch.device | str | None
+) -> torch.Tensor:
+    """Draw float64 numbers (num_draws, batch) from [0, 1): two in each of num_draws / 2 equal intervals (strata)."""
+    draws = draw_uniform(num_draws, batch_size, generator=generator, device=device)
+    strata = torch.arange(num_draws, device=device) // 2
+    return (strata[:, None] + draws) / (num_draws // 2)
+
+
 def draw_context_sizes(
     num_gaining: torch.LongTensor, num_draws: int, generator: torch.Generator | None
 ) -> list[torch.LongTensor]:
@@ -732,74 +672,6 @@ def ensemble_gain_of_random_orders(
         gain += index_by_position(gain_of_draw, orders) / num_draws
         draws.append(gain_of_draw.sum(dim=-1))
     return gain, draws
-
-
-# -------------------------------------------------------------------------------------------- masked-diffusion bound
-
-
-def draw_stratified(
-    num_draws: int, batch_size: int, generator: torch.Generator | None, device: torch.device | str | None
-) -> torch.Tensor:
-    """Draw float64 numbers (num_draws, batch) from [0, 1): two in each of num_draws / 2 equal intervals (strata)."""
-    draws = draw_uniform(num_draws, batch_size, generator=generator, device=device)
-    strata = torch.arange(num_draws, device=device) // 2
-    return (strata[:, None] + draws) / (num_draws // 2)
-
-
-def draw_masks(
-    is_target: torch.BoolTensor, times: torch.Tensor, masking: str, generator: torch.Generator | None
-) -> tuple[torch.BoolTensor, torch.Tensor]:
-    """Draw the targets to mask at diffusion `times` (batch,) in (0, 1]: at least one in each sequence that has targets.
-
-    Return a boolean tensor (batch, n), and the weight (batch,) of the log-probabilities in the bound.
-    """
-    num_targets = is_target.sum(dim=-1)
-    draws = draw_uniform(*is_target.shape, generator=generator, device=is_target.device)
-    if masking == "fixed_count":
-        num_masked = (times * num_targets).ceil().clamp(min=1)
-        ranks = draws.masked_fill(~is_target, 1.0).argsort(dim=-1).argsort(dim=-1)
-        return (ranks < num_masked[:, None]) & is_target, num_targets / num_masked
-    # Each target is masked with probability t, conditioned on at least one target being masked. Without this condition,
-    # a draw without masked targets would take a pass and contribute nothing. The variance would also be infinite: for
-    # small t, the probability that a target is masked is about n t, but the squared weight of its log-probability is
-    # 1 / t^2, and the integral of their product n / t over t diverges.
-    log_kept = torch.log1p(-times)
-    probability_of_any = -torch.expm1(num_targets * log_kept)
-    first_draw = draw_uniform(len(times), generator=generator, device=times.device)
-    first = (torch.log1p(-first_draw * probability_of_any) / log_kept).floor().clamp(max=num_targets - 1)
-    numbers, first = token_positions(is_target), first[:, None]
-    is_masked = (numbers == first) | ((numbers > first) & (draws < times[:, None]))
-    return is_masked & is_target, probability_of_any / times
-
-
-def diffusion_bound(
-    scorer: TokenScorer,
-    score: MaskedScores,
-    is_target: torch.BoolTensor,
-    num_times: int,
-    masking: str,
-) -> LogLikelihoodOutput:
-    """Estimate the masked-diffusion bound on the log-likelihood (Eq. 1) from stratified random diffusion times.
-
-    The bound is log p(x) >= integral over t in (0, 1] of (1/t) E[sum over masked i of log p(x_i | x_t)], where each
-    token is masked with probability t. One can instead mask k of n tokens, with a uniformly random number k and the
-    weight n / k. For a model that does not depend on t, this has the same mean (second line of Eq. 2) and less
-    variance.
-    """
-    check_even("num_times", num_times)
-    check_choice("masking", masking, MASKINGS)
-    per_token = torch.zeros(is_target.shape, dtype=torch.float64, device=is_target.device)
-    draws = []
-    for times in 1 - draw_stratified(num_times, len(is_target), scorer.generator, is_target.device):
-        # 1. Mask targets at diffusion time t. 2. Predict them given all other tokens. 3. Average the weighted sums.
-        is_masked, weights = draw_masks(is_target, times, masking, scorer.generator)
-        scores = score(is_masked, times) * weights[:, None]
-        per_token += scores / num_times
-        draws.append(scores.sum(dim=-1))
-    log_likelihood = per_token.sum(dim=-1)
-    check_finite(log_likelihood, scorer.model.dtype)
-    standard_error = standard_error_of_pairs(draws)
-    return LogLikelihoodOutput(log_likelihood, per_token, standard_error, num_times // 2, num_rows=scorer.num_rows)
 
 
 # ----------------------------------------------------------------------------------------------------------- results

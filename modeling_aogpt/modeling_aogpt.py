@@ -82,7 +82,7 @@ Loss = Literal["cross_entropy", "score_entropy"]
 # AOGPTForAnyOrderLM.
 ANY_ORDER_METHODS = (
     *("generate", "encode_text", "infill"),
-    *("log_likelihood", "conditional_log_likelihood", "diffusion_log_likelihood", "trajectory_log_probs"),
+    *("log_likelihood", "conditional_log_likelihood", "trajectory_log_probs"),
 )
 
 

@@ -17,15 +17,16 @@ from transformers.utils.output_capturing import capture_outputs
 
 from .configuration_aogpt import MDMEncoderConfig
 from .decoding_state import EncoderDecodingState
-from .devices import has_padding, inference_method
+from .devices import draw_uniform, has_padding, inference_method
 from .generation import AnyOrderGenerationMixin
 from .likelihood import (
     ROWS_PER_PASS,
     LogLikelihoodOutput,
     TokenScorer,
     average_over_orders,
-    diffusion_bound,
+    draw_stratified,
     resolve_orders,
+    standard_error_of_pairs,
     token_log_probs,
 )
 from .modeling_aogpt import (
@@ -41,6 +42,8 @@ from .modeling_aogpt import (
 from .orders import OrderArgument, Orders, group_orders, token_positions
 from .unmasking import log_linear_noise
 from .validation import (
+    check_even,
+    check_finite,
     check_forward_arguments,
     check_tensor,
     prepare_input_ids,
@@ -238,13 +241,27 @@ class MaskedScorer(TokenScorer):
             scores[selected] = torch.zeros_like(scores[selected]).masked_scatter(is_selected, log_probs)
         return scores
 
-    def bound(self, is_target: torch.BoolTensor, num_times: int, masking: str, uses_time: bool) -> LogLikelihoodOutput:
-        """Estimate the masked-diffusion bound (Eq. 1). With `uses_time`, use the noise level of each time."""
+    def bound(self, is_target: torch.BoolTensor, num_times: int, uses_time: bool) -> LogLikelihoodOutput:
+        """Estimate the masked-diffusion bound on the log-likelihood (Eq. 1) from stratified random diffusion times.
 
-        def score(is_masked: torch.BoolTensor, times: torch.Tensor) -> torch.Tensor:
-            return self.score(is_masked, is_masked, log_linear_noise(times) if uses_time else None)
-
-        return diffusion_bound(self, score, is_target, num_times, masking)
+        The bound is log p(x) >= integral over t in (0, 1] of (1/t) E[sum over masked i of log p(x_i | x_t)], where each
+        target is masked with probability t. With `uses_time`, the model gets the noise level of t. Otherwise, k of n
+        targets are masked instead, with a uniformly random number k and the weight n / k. For a model that does not
+        depend on t, this has the same mean (second line of Eq. 2) and less variance.
+        """
+        check_even("num_times", num_times)
+        draw_masks = mask_independently if uses_time else mask_fixed_count
+        draws, per_token = [], torch.zeros(is_target.shape, dtype=torch.float64, device=is_target.device)
+        for times in 1 - draw_stratified(num_times, len(is_target), self.generator, is_target.device):
+            # 1. Mask targets at diffusion time t. 2. Predict them given all other tokens. 3. Average the weighted sums.
+            is_masked, weights = draw_masks(is_target, times, self.generator)
+            scores = self.score(is_masked, is_masked, log_linear_noise(times) if uses_time else None)
+            scores *= weights[:, None]
+            per_token += scores / num_times
+            draws.append(scores.sum(dim=-1))
+        log_likelihood, error = per_token.sum(dim=-1), standard_error_of_pairs(draws)
+        check_finite(log_likelihood, self.model.dtype)
+        return LogLikelihoodOutput(log_likelihood, per_token, error, num_times // 2, num_rows=self.num_rows)
 
     def mean_over_orders(self, is_target: torch.BoolTensor, source: Orders, num_orders: int) -> LogLikelihoodOutput:
         """Compute the mean log-likelihood of targets over `num_orders` orders (Eq. 7), one target after another."""
@@ -262,6 +279,40 @@ class MaskedScorer(TokenScorer):
         return average_over_orders(self, per_token, totals, source.is_random)
 
 
+def mask_fixed_count(
+    is_target: torch.BoolTensor, times: torch.Tensor, generator: torch.Generator | None
+) -> tuple[torch.BoolTensor, torch.Tensor]:
+    """Mask exactly ceil(t n) of the n targets of each sequence, at diffusion `times` t (batch,) in (0, 1].
+
+    Return a boolean tensor (batch, n), and the weight (batch,) of the log-probabilities in the bound.
+    """
+    num_targets = is_target.sum(dim=-1)
+    num_masked = (times * num_targets).ceil().clamp(min=1)
+    draws = draw_uniform(*is_target.shape, generator=generator, device=is_target.device)
+    ranks = draws.masked_fill(~is_target, 1.0).argsort(dim=-1).argsort(dim=-1)
+    return (ranks < num_masked[:, None]) & is_target, num_targets / num_masked
+
+
+def mask_independently(
+    is_target: torch.BoolTensor, times: torch.Tensor, generator: torch.Generator | None
+) -> tuple[torch.BoolTensor, torch.Tensor]:
+    """Mask each target with probability t, given that at least one is masked (see [`mask_fixed_count`]).
+
+    Without this condition, a draw without masked targets would take a pass and contribute nothing. The variance would
+    also be infinite: for small t, the probability that a target is masked is about n t, but the squared weight of its
+    log-probability is 1 / t^2, and the integral of their product n / t over t diverges.
+    """
+    num_targets = is_target.sum(dim=-1)
+    draws = draw_uniform(*is_target.shape, generator=generator, device=is_target.device)
+    log_kept = torch.log1p(-times)
+    probability_of_any = -torch.expm1(num_targets * log_kept)
+    first_draw = draw_uniform(len(times), generator=generator, device=times.device)
+    first = (torch.log1p(-first_draw * probability_of_any) / log_kept).floor().clamp(max=num_targets - 1)
+    numbers, first = token_positions(is_target), first[:, None]
+    is_masked = (numbers == first) | ((numbers > first) & (draws < times[:, None]))
+    return is_masked & is_target, probability_of_any / times
+
+
 class EncoderLikelihoodMixin:
     """Mixin that gives encoders methods for lower bounds on log-likelihoods."""
 
@@ -275,7 +326,6 @@ class EncoderLikelihoodMixin:
         block_length: int | None = None,
         stride: int | None = None,
         num_times: int | None = None,
-        masking: str | None = None,
         attention_mask: torch.Tensor | None = None,
         generator: torch.Generator | None = None,
         rows_per_pass: int = ROWS_PER_PASS,
@@ -287,11 +337,10 @@ class EncoderLikelihoodMixin:
         log p(x | order) over orders (Eq. 7). This takes n rows for each of the n ranks of an order. Probabilities are
         normalized over the ids of text.
 
-        SEDD also uses a noise level. With `masking="bernoulli"`, the level at diffusion time t is -log(1 - (1 - eps)
-        t), with eps = 1e-3. If the reverse process starts with all tokens masked, the result is at least as tight as
-        the bound of SEDD's score-entropy loss. With `masking="fixed_count"` or with orders, the level matches the
-        fraction of masked tokens. The result is then also a lower bound, but for another process. The mean of this
-        bound is somewhat different.
+        SEDD also uses a noise level. Without orders, the level at diffusion time t is -log(1 - (1 - eps) t), with
+        eps = 1e-3. If the reverse process starts with all tokens masked, the result is at least as tight as the bound
+        of SEDD's score-entropy loss. With orders, the level matches the fraction of masked tokens. The result is then
+        also a lower bound, but for another process. The mean of this bound is somewhat different.
 
         Args:
             input_ids (`torch.LongTensor` of shape `(batch, n)`): Whole sequences.
@@ -301,11 +350,9 @@ class EncoderLikelihoodMixin:
             num_orders (`int`, defaults to 1): Number of random orders over which to average.
             block_length (`int`, *optional*): As in [`~AnyOrderLikelihoodMixin.log_likelihood`], like `stride`.
             stride (`int`, *optional*): As in [`~AnyOrderLikelihoodMixin.log_likelihood`].
-            num_times (`int`, *optional*): Number of random diffusion times. It must be even, since two times are drawn
-                in each of `num_times` / 2 strata. Defaults to 32.
-            masking (`str`, *optional*): With `"fixed_count"`, exactly ceil(t n) tokens are masked at diffusion time t
-                (Eq. 2). With `"bernoulli"`, each token is masked with probability t (Eq. 1), which has more variance.
-                Defaults to `"bernoulli"` for models that use a noise level, and to `"fixed_count"` for other models.
+            num_times (`int`, *optional*): Number of random diffusion times t. It must be even, since two times are
+                drawn in each of `num_times` / 2 strata. Defaults to 32. For a model that uses a noise level, each token
+                is masked with probability t (Eq. 1). For other models, exactly ceil(t n) tokens are masked (Eq. 2).
             attention_mask (`torch.Tensor` of shape `(batch, n)`, *optional*): 0 at padding. Padding may be anywhere.
             generator (`torch.Generator`, *optional*): Source of randomness.
             rows_per_pass (`int`): Largest number of rows in a forward pass. It limits the use of memory.
@@ -326,10 +373,8 @@ class EncoderLikelihoodMixin:
         """
         input_ids = prepare_input_ids(self, input_ids, attention_mask)
         scorer = MaskedScorer(self, input_ids, attention_mask, rows_per_pass, generator)
-        uses_time = self.config.target_injection == "sigma" and masking in (None, "bernoulli")
-        return self._estimate(
-            scorer, scorer.is_token, orders, num_orders, block_length, stride, num_times, masking, uses_time
-        )
+        uses_time = self.config.target_injection == "sigma"
+        return self._estimate(scorer, scorer.is_token, orders, num_orders, block_length, stride, num_times, uses_time)
 
     @suggest_arguments
     @inference_method
@@ -343,7 +388,6 @@ class EncoderLikelihoodMixin:
         block_length: int | None = None,
         stride: int | None = None,
         num_times: int | None = None,
-        masking: str | None = None,
         attention_mask: torch.Tensor | None = None,
         generator: torch.Generator | None = None,
         rows_per_pass: int = ROWS_PER_PASS,
@@ -366,7 +410,6 @@ class EncoderLikelihoodMixin:
             block_length (`int`, *optional*): As in [`log_likelihood`].
             stride (`int`, *optional*): As in [`log_likelihood`].
             num_times (`int`, *optional*): Number of random diffusion times, which must be even. Defaults to 32.
-            masking (`str`, *optional*): `"fixed_count"` (default) or `"bernoulli"`.
             attention_mask (`torch.Tensor` of shape `(batch, n)`, *optional*): 0 at padding. Padding may be anywhere.
             generator (`torch.Generator`, *optional*): Source of randomness.
             rows_per_pass (`int`): Largest number of rows in a forward pass. It limits the use of memory.
@@ -390,7 +433,7 @@ class EncoderLikelihoodMixin:
         input_ids = prepare_input_ids(self, input_ids.masked_fill(~is_known, 0))
         input_ids = input_ids.masked_fill(~is_known, self.config.mask_token_id)
         scorer = MaskedScorer(self, input_ids, attention_mask, rows_per_pass, generator)
-        return self._estimate(scorer, is_target, orders, num_orders, block_length, stride, num_times, masking)
+        return self._estimate(scorer, is_target, orders, num_orders, block_length, stride, num_times)
 
     def _estimate(
         self,
@@ -401,19 +444,15 @@ class EncoderLikelihoodMixin:
         block_length: int | None,
         stride: int | None,
         num_times: int | None,
-        masking: str | None,
         uses_time: bool = False,
     ) -> LogLikelihoodOutput:
         """Return the mean over orders if an argument about orders is given, or else the diffusion bound."""
         if orders is None and num_orders == 1 and block_length is None and stride is None:
-            num_times = NUM_TIMES if num_times is None else num_times
-            if masking is None:
-                masking = "bernoulli" if uses_time else "fixed_count"
-            return scorer.bound(is_target, num_times, masking, uses_time)
-        if num_times is not None or masking is not None:
+            return scorer.bound(is_target, NUM_TIMES if num_times is None else num_times, uses_time)
+        if num_times is not None:
             raise ValueError(
-                "`num_times` and `masking` apply only to the masked-diffusion bound, which uses no orders. Remove "
-                "`num_times` and `masking`, or remove `orders`, `num_orders`, `block_length` and `stride`."
+                "`num_times` applies only to the masked-diffusion bound, which uses no orders. Remove `num_times`, or "
+                "remove `orders`, `num_orders`, `block_length` and `stride`."
             )
         return scorer.mean_over_orders(is_target, resolve_orders(orders, num_orders, block_length, stride), num_orders)
 

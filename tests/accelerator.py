@@ -255,7 +255,6 @@ SCORE_ORDERS: dict[str, Callable[[Any, Callable], torch.Tensor]] = {
     "conditional": lambda model, put: (
         model.conditional_log_likelihood(put(IDS), put(IDS % 2 == 0), generator=seeded()).log_likelihood
     ),
-    "diffusion bound": lambda model, put: model.diffusion_log_likelihood(put(IDS), generator=seeded()).log_likelihood,
     "training": lambda model, put: gradient(model, put),
     "training step": lambda model, put: average_after_a_step(model, put),
 }

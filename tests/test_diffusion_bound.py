@@ -8,9 +8,10 @@ import math
 import pytest
 import torch
 
-from modeling_aogpt import AOGPTForAnyOrderLM, MDMEncoderForMaskedLM
-from modeling_aogpt.likelihood import draw_masks, draw_stratified
-from tests.references import check_estimates, perturb_vectors, random_encoder, random_model, seeded
+from modeling_aogpt import AOGPTForAnyOrderLM, MDMEncoderForMaskedLM, modeling_mdm_encoder
+from modeling_aogpt.likelihood import draw_stratified
+from modeling_aogpt.modeling_mdm_encoder import mask_fixed_count, mask_independently
+from tests.references import check_estimates, perturb_vectors, random_encoder, seeded
 
 BATCH, N = 400, 4
 MASK = 11
@@ -101,36 +102,38 @@ def test_equation_1_over_all_masks_equals_equation_7_over_all_orders(injection: 
     torch.testing.assert_close(output.token_log_likelihood.sum(1), output.log_likelihood)
 
 
-@pytest.mark.parametrize("masking", ["bernoulli", "fixed_count"])
 @pytest.mark.parametrize("injection", ["adaln", "none"])
-def test_estimates_of_an_encoder_are_unbiased(injection: str, masking: str, ids: torch.LongTensor) -> None:
+def test_estimates_of_an_encoder_are_unbiased(injection: str, ids: torch.LongTensor) -> None:
     model = encoder(injection)
-    output = model.log_likelihood(ids, num_times=16, masking=masking, generator=seeded())
+    output = model.log_likelihood(ids, num_times=16, generator=seeded())
     check_estimates(output.log_likelihood, repeat_for_batch(exact_bound(model, ids[:20])), output.standard_error)
     torch.testing.assert_close(output.token_log_likelihood.sum(1), output.log_likelihood)
     assert output.importance_weighted is None
     assert output.num_rows == BATCH * 16 * N
 
 
-def test_masking_a_fixed_count_is_the_default_and_has_a_smaller_standard_error(ids: torch.LongTensor) -> None:
+def test_masking_a_fixed_count_has_a_smaller_standard_error(
+    ids: torch.LongTensor, monkeypatch: pytest.MonkeyPatch
+) -> None:
     model = encoder("none")
-    fixed_count, bernoulli = (
-        model.log_likelihood(ids, masking=masking, generator=seeded()) for masking in ("fixed_count", "bernoulli")
+    fixed_count = model.log_likelihood(ids, generator=seeded())
+    assert fixed_count.num_rows == BATCH * 32 * N  # 32 times by default
+    monkeypatch.setattr(modeling_mdm_encoder, "mask_fixed_count", mask_independently)
+    independent = model.log_likelihood(ids, generator=seeded())
+    check_estimates(
+        independent.log_likelihood, repeat_for_batch(exact_bound(model, ids[:20])), independent.standard_error
     )
-    assert fixed_count.standard_error.mean() < 0.8 * bernoulli.standard_error.mean()
-    default = model.log_likelihood(ids, generator=seeded())
-    torch.testing.assert_close(default.log_likelihood, fixed_count.log_likelihood)
-    assert default.num_rows == BATCH * 32 * N  # 32 times by default
+    assert fixed_count.standard_error.mean() < 0.8 * independent.standard_error.mean()
 
 
 def test_a_score_network_gets_the_noise_level_of_the_time_or_of_the_fraction_of_masks(ids: torch.LongTensor) -> None:
-    """By default it gets the level of each time; with a fixed count of masks, the level that matches their fraction."""
+    """It gets the level of each time or, for a conditional likelihood, the level that matches the fraction of masks."""
     model = encoder("sigma")
     exact_of_time, exact_of_fraction = exact_sigma_bound(model, ids[:20]), exact_bound(model, ids[:20])
     assert (exact_of_time - exact_of_fraction).abs().mean() > 0.1
     output = model.log_likelihood(ids, num_times=32, generator=seeded())
     check_estimates(output.log_likelihood, repeat_for_batch(exact_of_time), output.standard_error)
-    output = model.log_likelihood(ids, num_times=16, masking="fixed_count", generator=seeded())
+    output = model.conditional_log_likelihood(ids, torch.ones_like(ids), num_times=16, generator=seeded())
     check_estimates(output.log_likelihood, repeat_for_batch(exact_of_fraction), output.standard_error)
 
 
@@ -163,15 +166,11 @@ def test_conditional_log_likelihood_of_an_encoder_always_masks_tokens_in_neither
     exact = repeat_for_batch((both[:, 0] + both[:, 2] + first[:, 0] + second[:, 2]) / 2)
     outputs = [
         model.conditional_log_likelihood(given, *sets, generator=seeded(), **arguments)
-        for arguments in ({"num_times": 16}, {"num_times": 16, "masking": "bernoulli"}, {"num_orders": 6})
+        for arguments in ({"num_times": 16}, {"num_orders": 6})
     ]
     for output in outputs:
         check_estimates(output.log_likelihood, exact, output.standard_error)
         assert (output.token_log_likelihood[:, [1, 3]] == 0).all()
-    fixed_count = model.conditional_log_likelihood(
-        given, *sets, num_times=16, masking="fixed_count", generator=seeded()
-    )
-    assert torch.equal(fixed_count.log_likelihood, outputs[0].log_likelihood)
 
 
 def test_the_default_context_of_an_encoder_is_all_other_tokens(ids: torch.LongTensor) -> None:
@@ -184,54 +183,24 @@ def test_the_default_context_of_an_encoder_is_all_other_tokens(ids: torch.LongTe
     torch.testing.assert_close(output.token_log_likelihood[0, :2], last[0, :2], rtol=0, atol=1e-12)
     torch.testing.assert_close(output.log_likelihood[2], score_masked(model, ids[2:], (1,)).sum(), rtol=0, atol=1e-12)
     assert output.log_likelihood[1] == 0
-    with pytest.raises(ValueError, match="`masking` must be one of 'bernoulli'"):
-        model.log_likelihood(ids, masking="")
     with pytest.raises(ValueError, match="Column 3 of sequence 0 is padding"):
         model.conditional_log_likelihood(ids, torch.ones_like(ids), attention_mask=mask)
 
 
-@pytest.mark.parametrize("masking", ["bernoulli", "fixed_count"])
-def test_estimates_of_the_decoder_are_unbiased_for_its_any_order_likelihood(
-    masking: str, ids: torch.LongTensor
-) -> None:
-    model: AOGPTForAnyOrderLM = random_model(max_position_embeddings=N)
-    output = model.diffusion_log_likelihood(ids, num_times=16, masking=masking, generator=seeded())
-    check_estimates(output.log_likelihood, repeat_for_batch(mean_over_orders(model, ids[:20])), output.standard_error)
-    torch.testing.assert_close(output.token_log_likelihood.sum(1), output.log_likelihood)
-    assert output.num_rows == BATCH * 16 * N
-
-
-def test_orders_of_the_decoder_have_a_smaller_standard_error_than_masks_for_as_many_rows(
-    ids: torch.LongTensor,
-) -> None:
-    model = random_model(max_position_embeddings=N)
-    bound = model.diffusion_log_likelihood(ids, num_times=16, generator=seeded())
-    any_order = model.log_likelihood(ids, num_orders=16, generator=seeded())
-    assert any_order.num_rows == bound.num_rows
-    assert any_order.standard_error.mean() < 0.8 * bound.standard_error.mean()
-
-
-@pytest.mark.parametrize("masking", ["bernoulli", "fixed_count"])
-@pytest.mark.parametrize("model_type", ["encoder", "decoder"])
-def test_padding_does_not_affect_estimates(model_type: str, masking: str, ids: torch.LongTensor) -> None:
+def test_padding_does_not_affect_estimates(ids: torch.LongTensor) -> None:
     padded, mask = torch.full((BATCH, 6), -1), torch.zeros(BATCH, 6, dtype=torch.long)
     columns = [1, 2, 4, 5]
     padded[:, columns], mask[:, columns] = ids, 1
-    arguments = {"num_times": 16, "masking": masking, "attention_mask": mask, "generator": seeded()}
-    if model_type == "encoder":
-        model = encoder("none")
-        output, exact = model.log_likelihood(padded, **arguments), exact_bound(model, ids[:20])
-        orders = torch.tensor([[3, 5, 0, 1, 2, 4]]).expand(BATCH, 6)
-        along_orders = model.log_likelihood(padded, orders, attention_mask=mask).token_log_likelihood
-        expected = model.log_likelihood(ids, torch.tensor([[3, 0, 1, 2]]).expand(BATCH, N)).token_log_likelihood
-        torch.testing.assert_close(along_orders[:, columns], expected, rtol=0, atol=1e-10)
-        assert (along_orders[:, [0, 3]] == 0).all()
-    else:
-        model = random_model(max_position_embeddings=6)
-        exact = mean_over_orders(model, ids[:20])
-        output = model.diffusion_log_likelihood(padded, **arguments)
-    check_estimates(output.log_likelihood, repeat_for_batch(exact), output.standard_error)
-    assert (output.token_log_likelihood[:, [0, 3]] == 0).all()
+    for injection, exact in (("none", exact_bound), ("sigma", exact_sigma_bound)):
+        model = encoder(injection)
+        output = model.log_likelihood(padded, num_times=16, attention_mask=mask, generator=seeded())
+        check_estimates(output.log_likelihood, repeat_for_batch(exact(model, ids[:20])), output.standard_error)
+        assert (output.token_log_likelihood[:, [0, 3]] == 0).all()
+    orders = torch.tensor([[3, 5, 0, 1, 2, 4]]).expand(BATCH, 6)
+    along_orders = model.log_likelihood(padded, orders, attention_mask=mask).token_log_likelihood
+    expected = model.log_likelihood(ids, torch.tensor([[3, 0, 1, 2]]).expand(BATCH, N)).token_log_likelihood
+    torch.testing.assert_close(along_orders[:, columns], expected, rtol=0, atol=1e-10)
+    assert (along_orders[:, [0, 3]] == 0).all()
 
 
 def test_stratified_draws_come_in_independent_pairs() -> None:
@@ -249,7 +218,7 @@ IS_TARGET = torch.tensor([[0, 1, 1, 1, 0, 1]], dtype=torch.bool).expand(4000, 6)
 @pytest.mark.parametrize("time", [0.05, 0.6, 1.0])
 def test_fixed_count_masks_a_fixed_number_of_targets_uniformly(time: float) -> None:
     times = torch.full((4000,), time, dtype=torch.float64)
-    is_masked, weights = draw_masks(IS_TARGET, times, "fixed_count", seeded())
+    is_masked, weights = mask_fixed_count(IS_TARGET, times, seeded())
     count = math.ceil(4 * time)
     assert (is_masked.sum(1) == count).all()
     assert (weights == 4 / count).all()
@@ -257,9 +226,9 @@ def test_fixed_count_masks_a_fixed_number_of_targets_uniformly(time: float) -> N
 
 
 @pytest.mark.parametrize("time", [0.05, 0.6, 1.0])
-def test_bernoulli_masks_each_target_independently_given_that_any_is_masked(time: float) -> None:
+def test_each_target_is_masked_independently_given_that_any_is_masked(time: float) -> None:
     times = torch.full((4000,), time, dtype=torch.float64)
-    is_masked, weights = draw_masks(IS_TARGET, times, "bernoulli", seeded())
+    is_masked, weights = mask_independently(IS_TARGET, times, seeded())
     probability_of_any = 1 - (1 - time) ** 4
     torch.testing.assert_close(weights, torch.full_like(weights, probability_of_any / time))
     counts = {masks: 0 for masks in itertools.product((False, True), repeat=4) if any(masks)}
@@ -281,21 +250,21 @@ def test_passes_of_few_rows_do_not_change_results(injection: str, ids: torch.Lon
     assert set(passes) == {8, 4}  # two sequences of four tokens, or one
 
 
-@pytest.mark.parametrize("masking", ["bernoulli", "fixed_count"])
-def test_the_log_likelihood_of_a_sequence_of_only_padding_is_zero(masking: str, ids: torch.LongTensor) -> None:
+@pytest.mark.parametrize("injection", ["none", "sigma"])
+def test_the_log_likelihood_of_a_sequence_of_only_padding_is_zero(injection: str, ids: torch.LongTensor) -> None:
     keep = torch.ones_like(ids[:2]).index_fill(0, torch.tensor([1]), 0)
-    for bound in (encoder("none").log_likelihood, random_model().diffusion_log_likelihood):
-        output = bound(ids[:2], masking=masking, attention_mask=keep, generator=seeded())
-        assert output.log_likelihood[0] < 0
-        assert output.log_likelihood[1] == 0
-        assert (bound(ids[:2], masking=masking, attention_mask=keep * 0).log_likelihood == 0).all()
+    bound = encoder(injection).log_likelihood
+    output = bound(ids[:2], attention_mask=keep, generator=seeded())
+    assert output.log_likelihood[0] < 0
+    assert output.log_likelihood[1] == 0
+    assert (bound(ids[:2], attention_mask=keep * 0).log_likelihood == 0).all()
 
 
 def test_at_least_one_token_is_masked_even_for_the_largest_uniform_number(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rounding could otherwise put the first mask after the last token."""
     times = torch.linspace(1e-6, 1, 2000, dtype=torch.float64)
     monkeypatch.setattr(torch, "rand", lambda *size, **_: torch.full(size, 1 - 2**-53, dtype=torch.float64))
-    is_masked, _ = draw_masks(torch.ones(2000, 7, dtype=torch.bool), times, "bernoulli", None)
+    is_masked, _ = mask_independently(torch.ones(2000, 7, dtype=torch.bool), times, None)
     assert is_masked.any(dim=1).all()
 
 
@@ -304,31 +273,22 @@ def test_at_least_one_token_is_masked_even_for_the_largest_uniform_number(monkey
     [
         ({"num_times": 3}, "`num_times` must be even, but is 3"),
         ({"num_times": 0}, "`num_times` must be an integer of at least 2"),
-        ({"masking": "half"}, "`masking` must be one of 'bernoulli'"),
-        ({"masking": "fixed"}, "`masking` must be one of 'bernoulli'"),
         ({"rows_per_pass": 0}, "`rows_per_pass` must be an integer of at"),
     ],
 )
-@pytest.mark.parametrize("model_type", ["encoder", "decoder"])
-def test_arguments_that_are_not_allowed_are_errors(
-    model_type: str, arguments: dict, message: str, ids: torch.LongTensor
-) -> None:
-    bound = random_model().diffusion_log_likelihood
-    if model_type == "encoder":
-        bound = encoder("none").log_likelihood
+def test_arguments_that_are_not_allowed_are_errors(arguments: dict, message: str, ids: torch.LongTensor) -> None:
     with pytest.raises(ValueError, match=message):
-        bound(ids, **arguments)
+        encoder("none").log_likelihood(ids, **arguments)
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"num_orders": 2, "num_times": 4}, "`num_times` and `masking` apply only to the"),
-        ({"num_orders": 2, "masking": "fixed_count"}, "`num_times` and `masking` apply only to the"),
-        ({"orders": "random", "num_times": 4}, "`num_times` and `masking` apply only to the"),
+        ({"num_orders": 2, "num_times": 4}, "`num_times` applies only to the"),
+        ({"orders": "random", "num_times": 4}, "`num_times` applies only to the"),
         ({"num_orders": 0}, "`num_orders` must be an integer of at least"),
         ({"orders": "left_to_right", "num_orders": 2}, r"`num_orders` \(2\) averages over random"),
-        ({"stride": 2, "num_times": 4}, "`num_times` and `masking` apply only to the"),
+        ({"stride": 2, "num_times": 4}, "`num_times` applies only to the"),
     ],
 )
 def test_arguments_of_an_encoder_that_have_no_effect_are_errors(

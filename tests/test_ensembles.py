@@ -86,19 +86,6 @@ def test_every_estimator_is_unbiased_for_the_mean_over_orders(
     assert (output.importance_weighted is not None) == ("importance_weighted" in output) == (name == "all ranks")
 
 
-def test_the_diffusion_bound_of_an_ensemble_has_the_same_mean_and_a_larger_standard_error(
-    model: AOGPTForAnyOrderLM, ids: torch.LongTensor, conditionals: dict[tuple[int, ...], torch.Tensor]
-) -> None:
-    """It estimates log p_ens itself, which differs more between tokens than the ensemble gain does."""
-    arguments = {"ensemble_size": 2, "generator": seeded()}
-    output = model.diffusion_log_likelihood(ids, num_times=16, **arguments)
-    check_estimates(output.log_likelihood, exact_mean(conditionals, 2).sum(1), output.standard_error)
-    assert output.num_rows == BATCH * 16 * 2 * N
-    by_gain = model.log_likelihood(ids, "random", num_orders=10, num_ranks=10, **arguments)
-    assert by_gain.num_rows < output.num_rows
-    assert by_gain.standard_error.mean() < 0.8 * output.standard_error.mean()
-
-
 @pytest.mark.parametrize(
     ("num_orders", "num_ranks", "order"),
     [
@@ -242,10 +229,12 @@ def test_short_sequences_have_no_gain_from_random_contexts(length: int, model: A
 def test_tokens_that_are_not_scored_have_a_score_of_zero(rows_per_pass: int) -> None:
     ids, attention_mask = torch.randint(0, 11, (2, 8), generator=seeded()), torch.ones(2, 8, dtype=torch.long)
     attention_mask[0, :3] = 0
-    output = random_model().diffusion_log_likelihood(
+    output = random_model().log_likelihood(
         ids,
-        num_times=4,
+        "random",
+        num_orders=2,
         ensemble_size=3,
+        num_ranks=4,
         attention_mask=attention_mask,
         generator=seeded(),
         rows_per_pass=rows_per_pass,

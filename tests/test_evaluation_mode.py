@@ -36,7 +36,7 @@ def test_modes_are_restored_after_an_error() -> None:
     assert all(training_flags(model))
 
 
-DECODER_METHODS = ("generate", "infill", "log_likelihood", "conditional_log_likelihood", "diffusion_log_likelihood")
+DECODER_METHODS = ("generate", "infill", "log_likelihood", "conditional_log_likelihood")
 ENCODER_METHODS = ("generate", "log_likelihood", "conditional_log_likelihood")
 METHODS = [(random_model, name) for name in DECODER_METHODS] + [(random_encoder, name) for name in ENCODER_METHODS]
 

@@ -278,7 +278,6 @@ LIKELIHOOD_ARGUMENTS = {
     "ensemble_size": [1, 3],
     "num_ranks": [2, 3, 4],
     "num_times": [4, 5],
-    "masking": ["bernoulli", "fixed_count"],
     "rows_per_pass": [1, 50],
 }
 

@@ -247,9 +247,6 @@ def test_the_head_runs_on_few_rows_at_a_time_and_only_on_scored_ones(
     num_rows.clear()
     model.conditional_log_likelihood(ids, torch.arange(12).expand(3, 12) >= 10, num_orders=2)
     assert (sum(num_rows), max(num_rows)) == (2 * 3 * 2, 5)
-    num_rows.clear()
-    model.diffusion_log_likelihood(ids, num_times=2, generator=torch.Generator().manual_seed(0))
-    assert sum(num_rows) < 2 * 3 * 12
 
 
 def test_scores_of_bfloat16_logits_are_computed_in_float32_over_ids_of_text() -> None:
@@ -315,9 +312,8 @@ def test_arguments_that_are_not_allowed_are_errors(arguments: dict, message: str
 
 def test_masks_in_the_text_are_errors() -> None:
     message = "`input_ids` contains the id 11, .* This id is"
-    for score in (random_model().log_likelihood, random_model().diffusion_log_likelihood):
-        with pytest.raises(ValueError, match=message):
-            score(torch.tensor([[1, 11]]))
+    with pytest.raises(ValueError, match=message):
+        random_model().log_likelihood(torch.tensor([[1, 11]]))
 
 
 def test_log_likelihoods_that_are_not_finite_are_errors(ids: torch.LongTensor) -> None:
@@ -325,11 +321,7 @@ def test_log_likelihoods_that_are_not_finite_are_errors(ids: torch.LongTensor) -
     with torch.no_grad():
         model.lm_head.bias[0] = float("nan")
     targets = torch.zeros_like(ids).index_fill(1, torch.tensor([2]), 1)
-    for score in (
-        model.log_likelihood,
-        model.diffusion_log_likelihood,
-        partial(model.conditional_log_likelihood, targets=targets),
-    ):
+    for score in (model.log_likelihood, partial(model.conditional_log_likelihood, targets=targets)):
         with pytest.raises(ValueError, match="The log-likelihood of sequence 0 is not"):
             score(ids)
 
@@ -354,4 +346,4 @@ def test_degrees_of_freedom_count_independent_draws() -> None:
         ({"orders": "random", "num_orders": 8, "ensemble_size": 2, "num_ranks": 4}, 2),
     ):
         assert model.log_likelihood(ids, generator=seeded(), **arguments).degrees_of_freedom == expected
-    assert model.diffusion_log_likelihood(ids, num_times=8, generator=seeded()).degrees_of_freedom == 4
+    assert random_encoder().log_likelihood(ids, num_times=8, generator=seeded()).degrees_of_freedom == 4

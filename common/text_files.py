@@ -4,7 +4,6 @@
 
 import glob
 import hashlib
-import json
 import logging
 import os
 import re
@@ -82,9 +81,8 @@ def load_files(
     try:
         loaded = _load(files, kinds[0], sample_by, streaming, num_proc)
     except Exception as error:  # each builder raises its own errors for damaged files and wrong encodings
-        odd_row = _find_odd_row(files) if kinds == ["json"] else ""
         raise ValueError(
-            f"{names} cannot be read as {kinds[0]} in UTF-8, or be cached. {odd_row}Check the files. (Cause: "
+            f"{names} cannot be read as {kinds[0]} in UTF-8, or be cached. Check the files. (Cause: "
             f"{error.__cause__ or error})"
         ) from error
     return loaded if streaming else keep_text(loaded, text_column)
@@ -98,9 +96,7 @@ def _load(
         options = {"sample_by": sample_by, "encoding": "utf-8-sig", "features": Features({"text": Value("string")})}
     elif kind in ("csv", "tsv"):  # by default, "NA" would be null, and "12" a number
         separator = "\t" if kind == "tsv" else ","
-        _check_first_rows(files, separator)
-        columns = pandas.read_csv(files[0], sep=separator, nrows=0).columns
-        features = Features(dict.fromkeys(columns, Value("string")))
+        features = Features(dict.fromkeys(_read_columns(files, separator), Value("string")))
         options, kind = {"sep": separator, "keep_default_na": False, "features": features}, "csv"
     if not streaming:
         # `datasets` identifies files in its cache by name and time. Files with other contents can have the same ones.
@@ -119,29 +115,19 @@ def _split_paragraphs(texts: list[str]) -> dict[str, list[str]]:
     return {"text": [part.removesuffix("\n") for part in parts if part]}
 
 
-def _check_first_rows(files: Sequence[str], separator: str) -> None:
-    """Raise a `ValueError` if a first row has more fields than the header. `pandas` would shift its fields by one."""
-    for file in files:
-        if not isinstance(pandas.read_csv(file, sep=separator, nrows=1).index, pandas.RangeIndex):
+def _read_columns(files: Sequence[str], separator: str) -> list[str]:
+    """Return the columns of the first file.
+
+    Raise a `ValueError` if a first row has more fields than the header. `pandas` would shift its fields by one.
+    """
+    first_rows = [pandas.read_csv(file, sep=separator, nrows=1) for file in files]
+    for file, row in zip(files, first_rows, strict=True):
+        if not isinstance(row.index, pandas.RangeIndex):
             raise ValueError(
                 f"The first row of {file} has more fields than the header. Put quotes around texts that contain "
                 f"{separator!r}."
             )
-
-
-def _find_odd_row(files: list[str]) -> str:
-    """Describe the first row of JSON Lines that is not an object, or has values of other types than earlier rows."""
-    types: dict[str, type] = {}
-    for file, (number, line) in ((path, row) for path in files for row in read_lines(path)):
-        try:
-            values = json.loads(line).items()
-        except (ValueError, AttributeError):
-            return f"Row {number} of {file} must be a JSON object, but is {line:.100}. "
-        for name, value in values:
-            if value is not None and types.setdefault(name, type(value)) is not type(value):
-                kinds = f"{types[name].__name__} in earlier rows, but {type(value).__name__}"
-                return f"`{name}` is {kinds} in row {number} of {file}. "
-    return ""
+    return list(first_rows[0].columns)
 
 
 def read_lines(file: str) -> Iterator[tuple[int, str]]:

@@ -90,14 +90,6 @@ class OrderDistribution:
 
     Raises:
         ValueError: If a value is not allowed.
-
-    Examples:
-        >>> distribution = OrderDistribution(block_length=3)
-        >>> samples = torch.arange(2)
-        >>> orders, _ = distribution.draw(seed=0, samples=samples, lengths=torch.tensor([6, 6]), width=6)
-        >>> orders
-        tensor([[1, 0, 2, 3, 5, 4],
-                [0, 1, 2, 3, 5, 4]])
     """
 
     orders: str = "random"

@@ -18,7 +18,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import chain, product
+from itertools import chain, product, zip_longest
 
 import torch
 import torch.nn.functional as F
@@ -106,28 +106,22 @@ class LengthSearch:
     scores: dict[tuple[int, ...], float] = field(default_factory=dict)
 
     @property
-    def num_rounds(self) -> int:
-        """Return the number of rounds."""
-        return 1 if self._has_few_combinations else len(self.lengths)
+    def rounds(self) -> list[list[int]]:
+        """Return the gaps whose lengths are compared in each round."""
+        gaps = [*range(len(self.lengths))]
+        return [gaps] if math.prod(map(len, self.lengths)) <= MAX_COMBINATIONS else [[gap] for gap in gaps]
 
     @property
     def best(self) -> tuple[int, ...]:
         """Return the candidate with the likeliest text, of those that were compared."""
         return max(self.scores, key=self.scores.__getitem__)
 
-    def candidates(self, number: int) -> list[tuple[int, ...]]:
-        """Return the candidates of a round that fit into the text and were not compared before."""
-        choices = self.lengths
-        if not self._has_few_combinations:
-            chosen = self.best if self.scores else tuple(map(min, self.lengths))
-            choices = [[length] for length in chosen]
-            choices[number] = self.lengths[number]
-        fitting = (lengths for lengths in product(*choices) if sum(lengths) <= self.most)
-        return [lengths for lengths in dict.fromkeys(fitting) if lengths not in self.scores]
-
-    @property
-    def _has_few_combinations(self) -> bool:
-        return len(self.lengths) == 1 or math.prod(map(len, self.lengths)) <= MAX_COMBINATIONS
+    def candidates(self, gaps: list[int]) -> list[tuple[int, ...]]:
+        """Return the candidates of the round of `gaps` that fit into the text and were not compared before."""
+        choices = [[length] for length in (self.best if self.scores else map(min, self.lengths))]
+        for gap in gaps:
+            choices[gap] = self.lengths[gap]
+        return [lengths for lengths in product(*choices) if sum(lengths) <= self.most and lengths not in self.scores]
 
 
 class AnyOrderInfillingMixin:
@@ -352,11 +346,11 @@ class AnyOrderInfillingMixin:
             if self.config.eos_token_id is None:
                 raise ValueError("`padded_length` needs `config.eos_token_id`. Set that id, or remove `padded_length`.")
         most = min(self.config.max_position_embeddings, padded_length or self.config.max_position_embeddings)
-        if num_tokens + sum(map(min if longest is None else max, per_gap)) > most:
+        kind, extreme = ("smallest", min) if longest is None else ("largest", max)
+        if (needed := num_tokens + sum(map(extreme, per_gap))) > most:
             raise ValueError(
-                f"The text has {num_tokens} tokens, and may have at most {most} with its gaps, so "
-                f"{'none' if longest is None else 'not all'} of the `lengths` fits. Pass smaller `lengths` or a "
-                "shorter text."
+                f"With the {kind} of `lengths`, the text has {needed} tokens, but it may have at most {most}. Pass "
+                "smaller `lengths` or a shorter text."
             )
         return LengthSearch(segments, [list(dict.fromkeys(values)) for values in per_gap], most - num_tokens)
 
@@ -435,12 +429,12 @@ class AnyOrderInfillingMixin:
         greedy = AnyOrderGenerationConfig(
             order=order, do_sample=False, stop_at_eos=False, suppress_tokens=excluded or None
         )
-        for number in range(max(search.num_rounds for search in searches)):
+        for gaps in zip_longest(*(search.rounds for search in searches), fillvalue=None):
             candidates = [
                 (search, lengths)
-                for search in searches
-                if number < search.num_rounds
-                for lengths in search.candidates(number)
+                for search, compared in zip(searches, gaps, strict=True)
+                if compared is not None
+                for lengths in search.candidates(compared)
             ]
             texts = [self._insert_masks(search.segments, lengths, padded_length) for search, lengths in candidates]
             scores = zip(candidates, self._score_texts(texts, greedy), strict=True)

@@ -90,7 +90,7 @@ def test_a_filling_is_empty_only_if_lengths_contain_0(model: AOGPTForAnyOrderLM)
         ({"lengths": [1, 3]}, "`lengths` .*consecutive"),
         ({"lengths": [0]}, "`lengths` .*consecutive"),
         ({"lengths": range(1, 5)}, r"`lengths\[...\]` .*from 0 to 3"),
-        ({"padded_length": 4}, "not all of the `lengths`"),
+        ({"padded_length": 4}, "largest of `lengths`"),
         ({"order": "random"}, "`order`"),
         ({"order": "left_to_right", "num_steps": 2}, "`num_steps`"),
         ({"strategy": "speculative"}, "`strategy`"),

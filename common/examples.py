@@ -93,13 +93,21 @@ def _encode_batch(
     examples: list[str], tokenizer: PreTrainedTokenizerBase, select: Callable, start_token_id: int | None
 ) -> dict[str, list]:
     rows = [encode_example(example, tokenizer, start_token_id) for example in select(examples)]
-    answers = [[token for token in row["labels"] if token != -100] for row in rows]
-    texts = tokenizer.batch_decode(answers, skip_special_tokens=True)
     return {
         **{name: [row[name] for row in rows] for name in ("input_ids", "labels", "in_turns")},
         "num_tokens": [len(row["input_ids"]) for row in rows],
-        "num_bytes": [len(text.encode()) + 1 for text in texts],
+        "num_bytes": [_count_bytes(row["input_ids"], row["labels"], tokenizer) + 1 for row in rows],
     }
+
+
+def _count_bytes(ids: list[int], labels: list[int], tokenizer: PreTrainedTokenizerBase) -> int:
+    """Return the number of bytes of the answers. Decoded without its context, an answer could lose its first space."""
+    total = before = end = 0
+    for is_context, run in groupby(label == -100 for label in labels):
+        end += len(list(run))
+        size = len(tokenizer.decode(ids[:end], skip_special_tokens=True).encode())
+        total, before = total + (0 if is_context else size - before), size
+    return total
 
 
 def encode_example(example: str, tokenizer: PreTrainedTokenizerBase, start_token_id: int | None) -> dict[str, Any]:

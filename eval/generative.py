@@ -139,6 +139,7 @@ def sample_cells(
             top_p=cell.top_p,
             temperature=cell.temperature,
             top_p_rule=cell.top_p_rule if cell.top_p < 1 else None,  # not allowed if top_p is 1
+            **dict.fromkeys(("top_k", "min_p", "repetition_penalty", "no_repeat_ngram_size")),  # not the model's own
             schedule=cell.schedule,
             unmasking=cell.unmasking,
             num_return_sequences=len(indices),

@@ -21,6 +21,7 @@ import sys
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
+from itertools import takewhile
 from typing import Any, NoReturn
 
 import lm_eval.models  # noqa: F401  # otherwise, the harness would not register its own models
@@ -365,7 +366,8 @@ class AnyOrderLM(LM):
             rows = self._generate([given[index] + new[index] for index in unfinished], count, settings)
             for index, row in zip(unfinished, rows, strict=True):
                 new[index] += row
-                texts[index] = decode_after(given[index], new[index], self.tokenizer)
+                ids = list(takewhile(lambda token: token not in ends, new[index]))
+                texts[index] = decode_after(given[index], ids, self.tokenizer)
         return texts
 
     def _generate(self, contexts: list[list[int]], count: int, settings: dict[str, Any]) -> list[list[int]]:

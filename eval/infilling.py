@@ -251,7 +251,8 @@ class Filler:
         eos = model.config.eos_token_id
         self.end_of_text = eos if isinstance(eos, list) else [eos]  # the first one is the padding, as in `infill`
         has_end = padded_length is not None or self.predicts_end
-        self.settings = {"do_sample": False, "suppress_tokens": self.end_of_text if has_end else None}
+        self.greedy = {"do_sample": False, "repetition_penalty": None, "no_repeat_ngram_size": None}  # not the model's
+        self.settings = {**self.greedy, "suppress_tokens": self.end_of_text if has_end else None}
 
     @classmethod
     def of_model(cls, model: Model, name: str, max_length: int, sentinels: Sequence[int] = ()) -> "Filler":
@@ -288,7 +289,7 @@ class Filler:
         """Fill in at least one token, until end-of-text, with a left-to-right model that fills in the middle."""
         ids = self._to_tensor(self._rearrange(gap))[None]
         settings = {"max_new_tokens": self.max_length, "min_new_tokens": 1, "suppress_tokens": self.sentinels}
-        filled = self.model.generate(ids, order="left_to_right", do_sample=False, **settings)[0, ids.shape[1] :]
+        filled = self.model.generate(ids, order="left_to_right", **self.greedy, **settings)[0, ids.shape[1] :]
         return list(takewhile(lambda token: token not in self.end_of_text, filled.tolist()))
 
     def _rearrange(self, gap: Gap) -> list[int]:
@@ -299,7 +300,7 @@ class Filler:
     def with_unknown_length(self, gap: Gap, max_length: int | None = None, **settings: Any) -> list[int]:
         """Let `infill` find the length. Return the tokens filled in."""
         ids = self._to_tensor(gap.with_tokens([self.model.config.mask_token_id]))
-        settings = {"order": self.order, "do_sample": False} | settings
+        settings = {"order": self.order, **self.greedy} | settings
         longest = min(max_length or self.max_length, self.max_length)
         output = self.model.infill(ids, range(1, longest + 1), self.padded_length, **settings)
         return output.sequences[0, gap.start : gap.start + int(output.lengths)].tolist()

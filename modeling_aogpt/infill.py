@@ -232,7 +232,7 @@ class AnyOrderInfillingMixin:
             ]
         for text, output in zip(texts, outputs, strict=True):
             if tokenizer is not None:
-                output.texts = tokenizer.batch_decode(output.sequences, skip_special_tokens=True)
+                output.texts = [_decode(ids, tokenizer, skip_special_tokens=True) for ids in output.sequences]
             if not isinstance(text, str):
                 output.sequences = output.sequences.to(text.device)
         return outputs if texts is input_ids else outputs[0]
@@ -523,8 +523,8 @@ def _encode(text: str, tokenizer: PreTrainedTokenizerBase) -> list[int]:
     return tokenizer(text, add_special_tokens=False).input_ids
 
 
-def _decode(ids: list[int], tokenizer: PreTrainedTokenizerBase) -> str:
-    return tokenizer.decode(ids, clean_up_tokenization_spaces=False)
+def _decode(ids: list[int] | torch.LongTensor, tokenizer: PreTrainedTokenizerBase, **options: bool) -> str:
+    return tokenizer.decode(ids, clean_up_tokenization_spaces=False, **options)
 
 
 def _has_unknown(ids: list[int], tokenizer: PreTrainedTokenizerBase) -> bool:

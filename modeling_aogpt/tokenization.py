@@ -46,6 +46,7 @@ def load_tokenizer(name_or_path: str | Path) -> PreTrainedTokenizerBase:
         raise ValueError(f"The tokenizer {name_or_path!r} has no end-of-text token. Set its `eos_token` and save it.")
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token = tokenizer.eos_token
+    tokenizer.clean_up_tokenization_spaces = False  # would change decoded texts, such as " ," to ","
     return add_mask_token(tokenizer)
 
 

@@ -139,6 +139,14 @@ def test_left_padding_does_not_change_generation(causal: AOGPTForCausalLM, ids: 
     assert torch.equal(together[1:, 3:], alone)
 
 
+def test_padding_after_a_prompt_is_an_error(causal: AOGPTForCausalLM, ids: torch.LongTensor) -> None:
+    """Transformers warns only if it knows the padding token, and continues from the padding."""
+    mask = torch.ones_like(ids)
+    mask[0, -2:] = 0
+    with pytest.raises(ValueError, match="padding_side"):
+        causal.generate(ids, attention_mask=mask, max_new_tokens=2)
+
+
 def test_beam_search_finds_the_likeliest_sequence(causal: AOGPTForCausalLM, any_order: AOGPTForAnyOrderLM) -> None:
     """With as many beams as there are prefixes, nothing is pruned."""
     prompt = torch.tensor([[4]])

@@ -19,7 +19,7 @@ from transformers import AutoModel, LlamaConfig, LlamaForCausalLM, PreTrainedTok
 
 from common.data import Data, load_data, load_data_of_run
 from common.data_arguments import DataArguments
-from common.examples import encode_example, format_example
+from common.examples import _encode_batch, encode_example, format_example
 from common.models import find_model, load_merged
 from common.tokenizers import train_tokenizer, vocabulary_arguments
 from model_cards.publish import PublishArguments, stage
@@ -239,6 +239,13 @@ def test_examples_are_loaded_from_jsonl_and_parquet(model_folder: Path, tmp_path
         for row in data.validation["labels"]
     ]
     assert data.mean_length == sum(map(len, data.train["input_ids"])) / len(data.train)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_bytes_of_an_answer_include_its_first_space(kind: str) -> None:
+    example = json.dumps({"prompt": "I saw", "completion": " a cat"})
+    (size,) = _encode_batch([example], KINDS[kind](), select=list, start_token_id=None)["num_bytes"]
+    assert size == len(" a cat") + 1
 
 
 def test_examples_that_are_too_long_are_counted(

@@ -20,7 +20,7 @@ from eval.generative import GenerativeArguments, generative, main
 from eval.journal import make_generator
 from eval.judging import Judge, Sample, distinct, make_samples, unigram_entropy
 from eval.tables import GENERATIVE, generative_table
-from modeling_aogpt import AOGPTForAnyOrderLM
+from modeling_aogpt import AnyOrderGenerationConfig, AOGPTForAnyOrderLM
 from modeling_aogpt.tokenization import load_tokenizer
 from tests.references import causal_nats, make_run, random_encoder, save_judge
 from tests.several_processes import run_in_two_processes
@@ -77,6 +77,18 @@ def test_judge_with_another_tokenizer_encodes_the_text(
 def test_padding_is_left_out(tiny_tokenizer: PreTrainedTokenizerFast) -> None:
     samples = make_samples([[1, 13, 2, 13, 13, 13], [1, 2], [13, 13]], tiny_tokenizer)
     assert [sample.ids for sample in samples] == [[1, 13, 2, 13], [1, 2], [13]]
+
+
+def test_settings_of_the_model_do_not_change_samples(
+    folder: str, arguments: GenerativeArguments, tmp_path: Path
+) -> None:
+    arguments = replace(arguments, steps=[4], top_p=[1.0])
+    (before,) = generative([folder], arguments)
+    config = AnyOrderGenerationConfig.from_pretrained(folder)
+    config.top_k, config.repetition_penalty = 1, 2.0
+    config.save_pretrained(folder)
+    (after,) = generative([folder], replace(arguments, output_dir=tmp_path / "again"))
+    assert after["entropies"] == before["entropies"]
 
 
 def test_grid(folder: str, arguments: GenerativeArguments, judge: str, capsys: pytest.CaptureFixture) -> None:

@@ -284,6 +284,13 @@ def test_text_is_generated_from_left_to_right(
     assert sampled != again
 
 
+def test_a_text_ends_at_end_of_text_even_if_the_model_does_not_know_it(folder: str) -> None:
+    lm = AnyOrderLM(folder)
+    lm.model.generation_config.eos_token_id = lm.model.config.eos_token_id = 2
+    lm._generate = lambda *_: [[1, END_OF_TEXT, 3, 1, 3]]
+    assert generate(lm, ("a", {"max_gen_toks": 5})) == [" b"]
+
+
 def test_tasks_that_generate(folder: str, tmp_path: Path) -> None:
     (tmp_path / "data.jsonl").write_text(json.dumps({"question": "ab", "answer": "c"}) + "\n")
     task = {

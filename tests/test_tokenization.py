@@ -6,7 +6,7 @@ import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from modeling_aogpt import AOGPTConfig, MDMEncoderConfig
+from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM, MDMEncoderConfig
 from modeling_aogpt.tokenization import MASK, add_mask_token, load_matching_tokenizer, load_tokenizer
 from tests.tokenizers_of_all_kinds import byte_level, characters
 
@@ -27,6 +27,20 @@ def test_a_loaded_tokenizer_gets_a_mask_after_all_other_ids(special: dict[str, s
     size = len(original)
     assert (tokenizer.mask_token, tokenizer.mask_token_id, len(tokenizer)) == ("<|mask|>", size, size + 1)
     assert tokenizer.pad_token_id == tokenizer.eos_token_id == 0
+
+
+def test_spaces_are_kept_even_if_the_tokenizer_would_clean_them_up(tmp_path: Path) -> None:
+    tokenizer = characters()
+    tokenizer.clean_up_tokenization_spaces = True  # as in many published tokenizers
+    tokenizer.save_pretrained(tmp_path)
+    loaded, text = load_tokenizer(tmp_path), "a cat , un"
+    assert loaded.decode(loaded(text).input_ids) == text
+    vocab_size = loaded.mask_token_id
+    model = AOGPTForAnyOrderLM(AOGPTConfig(vocab_size=vocab_size, hidden_size=8, num_attention_heads=1))
+    loaded.clean_up_tokenization_spaces = True
+    output = model.infill(f"{text}<|mask|> cat , un", lengths=[1], tokenizer=loaded)
+    assert output.texts[0].startswith(text)
+    assert output.texts[0].endswith(" cat , un")
 
 
 def test_a_mask_with_the_highest_id_is_kept() -> None:

@@ -27,6 +27,7 @@ from modeling_aogpt.generation_config import FIELDS
 from modeling_aogpt.loading import Model
 from modeling_aogpt.validation import check_integer, is_integer, suggest
 
+from .texts import cut_around, decode_after
 from .worker import Job, Worker, find_end, find_gap
 
 logger = logging.getLogger("uvicorn.error")
@@ -34,7 +35,6 @@ logger = logging.getLogger("uvicorn.error")
 MAX_BODY = 2**20  # bytes
 LIMITS = {"num_steps": 10**6, "refine_rounds": 100}  # so that a request cannot occupy the model or memory for long
 DEFAULT_MAX_TOKENS = 16  # as OpenAI
-NUM_TOKENS_BEFORE = 8  # of the prompt, decoded together with the generated tokens; more would not change the text
 CHARACTERS_PER_TOKEN = 32  # `/infill` encodes at most this number of characters for each position of the model
 # Settings of `generate` that a request may have. The others are set by the fields of the request, or change the output.
 SETTINGS = FIELDS.keys() - {
@@ -124,11 +124,9 @@ class Sample:
     """
 
     def __init__(self, server: "Server", job: Job, ids: torch.LongTensor, prompt: str, stops: list[str]) -> None:
-        self.decode, self.name, self.end_of_text = server.decode, server.name_token, server.worker.end_of_text
-        self.has_gap, self.stops, self.num_characters = job.has_gap, stops, len(prompt)
-        self.before = ids[: find_gap(ids, server.model.config.mask_token_id)][-NUM_TOKENS_BEFORE:].tolist()
-        # A space before a gap may belong to the gap, but is already in the prompt.
-        self.has_space = prompt.endswith(" ") and not self.decode(self.before).endswith(" ")
+        self.tokenizer, self.name, self.end_of_text = server.tokenizer, server.name_token, server.worker.end_of_text
+        self.has_gap, self.stops, self.prompt = job.has_gap, stops, prompt
+        self.before = ids[: find_gap(ids, server.model.config.mask_token_id)].tolist()
         self.text, self.reason, self.num_tokens, self.num_sent = "", None, 0, 0
 
     def update(self, row: list[int], is_finished: bool) -> None:
@@ -152,10 +150,8 @@ class Sample:
             self.text = text[: len(text) - max(unsafe)]
 
     def read(self, ids: list[int]) -> str:
-        """Return the text of ids after the prompt."""
-        start, whole = self.decode(self.before), self.decode(self.before + ids)
-        text = whole[len(start) :] if whole.startswith(start) else self.decode(ids)
-        return text.removeprefix(" ") if self.has_space else text
+        """Return the text of ids after the prompt. A space before a gap may belong to the gap, but is in the prompt."""
+        return decode_after(self.before, ids, self.tokenizer, self.prompt.endswith(" "))
 
     def take_new(self) -> str:
         """Return the text that was not returned before."""
@@ -173,7 +169,7 @@ class Sample:
                 {self.name(token): value for token, value in (top | {chosen: logprob}).items()}
                 for chosen, (logprob, top), _ in kept
             ],
-            "text_offset": [self.num_characters + offset for _, _, offset in kept],
+            "text_offset": [len(self.prompt) + offset for _, _, offset in kept],
         }
 
 
@@ -371,7 +367,9 @@ class Server:
             whole = self.encode(prefix[-limit:], suffix[:limit])
             most, lengths = self.read_lengths(query, max_tokens)
             most, num_new = (most, max(lengths)) if suffix else (self.most, max_tokens)
-            ids = cut_around_gap(whole, self.model.config.mask_token_id, most - min(num_new, most // 2))
+            start, room = find_gap(whole, self.model.config.mask_token_id), most - min(num_new, most // 2)
+            before, after = cut_around(whole[:start], whole[start + 1 :], room, fraction_after=0.25)
+            ids = torch.cat([before, whole[start : start + 1], after])
             max_tokens = max_tokens if suffix else min(max_tokens, most - len(ids))
             job = self.make_job(query, [ids], max_tokens, 1, bool(suffix))
             sample = Sample(self, job, ids, prefix, query.stops)
@@ -394,14 +392,6 @@ class Server:
 
 
 # -------------------------------------------------------------------------------------------------------------- parts
-
-
-def cut_around_gap(ids: torch.LongTensor, mask_token_id: int, num_kept: int) -> torch.LongTensor:
-    """Return the gap in ids (n,) and at most `num_kept` ids around it, about three quarters of them before the gap."""
-    start = find_gap(ids, mask_token_id)
-    after = max(len(ids) - start - 1, 0)
-    num_after = min(after, max(num_kept // 4, num_kept - start))
-    return ids[max(start - (num_kept - num_after), 0) : start + 1 + num_after]
 
 
 def describe_choice(index: int, sample: Sample, job: Job) -> dict[str, Any]:

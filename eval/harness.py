@@ -32,12 +32,13 @@ from lm_eval.api.model import LM
 from lm_eval.api.registry import register_model
 from torch.nn.utils.rnn import pad_sequence
 
+from aogpt.texts import cut_around, decode_after
 from common.commands import one_line_errors, progress_bar
 from common.hardware import default_device
 from common.models import find_model
 from common.processes import gather, start_accelerator
 from common.results import default_length
-from eval.infilling import Filler, Gap, cut_around, decode_after
+from eval.infilling import Filler, Gap
 from eval.journal import make_generator, split_batches
 from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM
 from modeling_aogpt.devices import rows_per_head_call

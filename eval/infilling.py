@@ -30,6 +30,7 @@ import numpy as np
 import torch
 from transformers import PreTrainedTokenizerBase
 
+from aogpt.texts import cut_around, decode_after
 from common.commands import Options, Parser, command_line, one_line_errors, option
 from common.data import evenly_spaced, load_data_of_run
 from common.examples import encode_example
@@ -204,24 +205,6 @@ def gaps_of_file(folder: Path, options: InfillingArguments) -> list[Gap]:
     if not gaps:
         raise ValueError(f"{options.file} is empty. Use a file with rows.")
     return gaps
-
-
-def cut_around(before: list[int], after: list[int], room: int) -> tuple[list[int], list[int]]:
-    """Cut the outer ends of the tokens around a gap, so that at most `room` tokens remain."""
-    num_after = min(len(after), max(room // 2, room - len(before)))
-    return before[max(0, len(before) - (room - num_after)) :], after[:num_after]
-
-
-def decode_after(before: list[int], ids: list[int], tokenizer: PreTrainedTokenizerBase, has_space: bool = False) -> str:
-    """Decode `before` and `ids` together, and return the text of `ids`. Alone, it could lose its leading space.
-
-    If the text before ends with a space (`has_space`) that `before` lacks, the space is not returned.
-    """
-    whole, start, alone = tokenizer.batch_decode(
-        [[*before, *ids], before, ids], skip_special_tokens=True, clean_up_tokenization_spaces=False
-    )
-    text = whole[len(start) :] if whole.startswith(start) else alone
-    return text.removeprefix(" ") if has_space and not start.endswith(" ") else text
 
 
 class Filler:

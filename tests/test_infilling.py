@@ -13,6 +13,7 @@ import torch
 from tokenizers import Tokenizer, models
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
+from aogpt.texts import decode_after
 from common.files import read_json
 from common.tokenizers import train_tokenizer
 from eval.estimates import wilson_interval
@@ -22,7 +23,6 @@ from eval.infilling import (
     PREDICTED,
     Filler,
     Gap,
-    decode_after,
     evaluate,
     fill_in,
     find_sentences,

@@ -1,0 +1,33 @@
+# Copyright 2026 The AO-GPT package authors.
+# SPDX-License-Identifier: Apache-2.0
+"""The text around a gap or before a continuation: cutting it to a number of tokens, and decoding what follows it."""
+
+from collections.abc import Sequence
+from typing import TypeVar
+
+from transformers import PreTrainedTokenizerBase
+
+NUM_TOKENS_BEFORE = 8  # decoded together with the tokens after them; more would not change the text
+Ids = TypeVar("Ids", bound=Sequence[int])  # also a tensor (n,)
+
+
+def cut_around(before: Ids, after: Ids, room: int, fraction_after: float = 0.5) -> tuple[Ids, Ids]:
+    """Cut the outer ends of the tokens around a gap, so that at most `room` tokens remain.
+
+    If both sides are long, `fraction_after` of the tokens come after the gap.
+    """
+    num_after = min(len(after), max(int(room * fraction_after), room - len(before)))
+    return before[max(0, len(before) - (room - num_after)) :], after[:num_after]
+
+
+def decode_after(before: list[int], ids: list[int], tokenizer: PreTrainedTokenizerBase, has_space: bool = False) -> str:
+    """Decode `before` and `ids` together, and return the text of `ids`. Alone, it could lose its leading space.
+
+    If the text before ends with a space (`has_space`) that `before` lacks, the space is not returned.
+    """
+    before = before[-NUM_TOKENS_BEFORE:]
+    whole, start, alone = tokenizer.batch_decode(
+        [[*before, *ids], before, ids], skip_special_tokens=True, clean_up_tokenization_spaces=False
+    )
+    text = whole[len(start) :] if whole.startswith(start) else alone
+    return text.removeprefix(" ") if has_space and not start.endswith(" ") else text

@@ -27,7 +27,7 @@ from modeling_aogpt.generation_config import FIELDS
 from modeling_aogpt.loading import Model
 from modeling_aogpt.validation import check_integer, is_integer, suggest
 
-from .texts import cut_around, decode_after
+from .texts import cut_around, decode_after, find_starts
 from .worker import Job, Worker, find_end, find_gap
 
 logger = logging.getLogger("uvicorn.error")
@@ -42,10 +42,11 @@ SETTINGS = FIELDS.keys() - {
     *("eos_token_id", "pad_token_id"),
 }
 # Fields of OpenAI that are accepted only with the value at which they have no effect.
-NO_OP_VALUES = {"echo": False, "best_of": 1, "frequency_penalty": 0, "presence_penalty": 0, "logit_bias": {}}
+NO_OP_VALUES = {"best_of": 1, "frequency_penalty": 0, "presence_penalty": 0, "logit_bias": {}}
 
 Length = Annotated[int, Field(ge=1)]
 Stop = Annotated[str, Field(min_length=1)]
+Ids = Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1)]
 
 
 class ApiError(Exception):
@@ -97,13 +98,20 @@ class CompletionRequest(GenerationRequest):
     """Body of `/v1/completions`."""
 
     model: str | None = None
-    prompt: str | Annotated[list[str], Field(min_length=1)] | None = None
+    prompt: str | Annotated[list[str] | Ids | list[Ids], Field(min_length=1)] | None = None
     suffix: str | None = None
-    max_tokens: Length | None = None
+    echo: bool | None = None
+    max_tokens: Annotated[int, Field(ge=0)] | None = None
     n: Length | None = None
     logprobs: Annotated[int, Field(ge=0, le=5)] | None = None
     stream_options: dict[str, Any] | None = None
     user: str | None = None
+
+    @property
+    def prompts(self) -> list[str] | list[list[int]]:
+        """Return the prompts, each as text or as ids."""
+        prompt = self.prompt or ""
+        return [prompt] if isinstance(prompt, str) or isinstance(prompt[0], int) else prompt
 
 
 class InfillRequest(GenerationRequest):
@@ -127,6 +135,7 @@ class Sample:
         self.tokenizer, self.name, self.end_of_text = server.tokenizer, server.name_token, server.worker.end_of_text
         self.has_gap, self.stops, self.prompt = job.has_gap, stops, prompt
         self.before = ids[: find_gap(ids, server.model.config.mask_token_id)].tolist()
+        self.unsent, self.given = (prompt, self.before[server.worker.num_starts(ids) :]) if job.has_echo else ("", [])
         self.text, self.reason, self.num_tokens, self.num_sent = "", None, 0, 0
 
     def update(self, row: list[int], is_finished: bool) -> None:
@@ -154,14 +163,20 @@ class Sample:
         return decode_after(self.before, ids, self.tokenizer, self.prompt.endswith(" "))
 
     def take_new(self) -> str:
-        """Return the text that was not returned before."""
-        new, self.num_sent = self.text[self.num_sent :], len(self.text)
+        """Return the text that was not returned before. With `echo`, it begins with the prompt."""
+        new, self.unsent, self.num_sent = self.unsent + self.text[self.num_sent :], "", len(self.text)
         return new
 
     def describe_logprobs(self, row: list[int], logprobs: list[tuple[float, dict[int, float]]]) -> dict[str, list]:
-        """Return OpenAI's object with the log-probabilities of the tokens of `text`."""
-        offsets = [len(self.read(row[:number])) for number in range(self.num_tokens)]
-        kept = [entry for entry in zip(row, logprobs, offsets, strict=False) if entry[-1] < len(self.text)]
+        """Return OpenAI's object with the log-probabilities of the tokens of `text` and, with `echo`, of the prompt."""
+        row = row[: len(logprobs) - len(self.given)]
+        starts = find_starts(self.given, self.tokenizer)
+        starts += [len(self.prompt) + len(self.read(row[:number])) for number in range(len(row))]
+        kept = [
+            entry
+            for entry in zip(self.given + row, logprobs, starts, strict=True)
+            if not self.stops or entry[-1] < len(self.prompt + self.text)  # not a part of a stop string
+        ]
         return {
             "tokens": [self.name(token) for token, _, _ in kept],
             "token_logprobs": [value for _, (value, _), _ in kept],
@@ -169,7 +184,7 @@ class Sample:
                 {self.name(token): value for token, value in (top | {chosen: logprob}).items()}
                 for chosen, (logprob, top), _ in kept
             ],
-            "text_offset": [len(self.prompt) + offset for _, _, offset in kept],
+            "text_offset": [start for _, _, start in kept],
         }
 
 
@@ -243,8 +258,13 @@ class Server:
             raise ApiError(400, str(error)) from error
         return settings
 
-    def encode(self, prompt: str, suffix: str | None) -> torch.LongTensor:
+    def encode(self, prompt: str | list[int], suffix: str | None) -> torch.LongTensor:
         """Return the ids (n,) of a prompt or, with a suffix, of the prompt, a gap and the suffix."""
+        if not isinstance(prompt, str):
+            if suffix or max(prompt) >= (limit := self.model.config.num_valid_tokens):
+                cause = "`suffix` needs a text as `prompt`" if suffix else f"Ids in `prompt` must be below {limit}"
+                raise ApiError(400, f"{cause}. Change `prompt`.", "prompt")
+            return torch.tensor(prompt)
         if self.tokenizer.mask_token in prompt + (suffix or ""):
             raise ApiError(400, f"A text contains {self.tokenizer.mask_token!r}. Remove it.", "prompt")
         if suffix and not hasattr(self.model, "infill"):
@@ -265,7 +285,8 @@ class Server:
         arguments = {**self.read_settings(query), "num_return_sequences": n}
         most, lengths = self.read_lengths(query, max_tokens or DEFAULT_MAX_TOKENS)
         room = (most if has_gap else self.most) - max(map(len, prompts)) + has_gap
-        needed = min(lengths) if has_gap else max_tokens or min(DEFAULT_MAX_TOKENS, max(room, 1))
+        default = min(DEFAULT_MAX_TOKENS, max(room, 1))
+        needed = min(lengths) if has_gap else default if max_tokens is None else max_tokens
         if needed > room:
             raise ApiError(
                 400,
@@ -278,7 +299,7 @@ class Server:
         else:
             arguments["max_new_tokens"] = needed
         seed = None if isinstance(query, InfillRequest) and (query.seed or 0) < 0 else query.seed
-        return Job(prompts, arguments, has_gap, seed, getattr(query, "logprobs", None))
+        return Job(prompts, arguments, has_gap, seed, getattr(query, "logprobs", None), getattr(query, "echo", False))
 
     def read_lengths(self, query: GenerationRequest, max_tokens: int) -> tuple[int, list[int]]:
         """Return how many tokens a text with a gap may have, and the lengths of the gap to compare."""
@@ -318,15 +339,17 @@ class Server:
         """Answer `/v1/completions`."""
         query = await CompletionRequest.read(request)
         await self.retrieve_model(query.model or self.name)
-        n, prompts = query.n or 1, query.prompt if isinstance(query.prompt, list) else [query.prompt or ""]
+        n, prompts = query.n or 1, query.prompts
         if n * len(prompts) > self.worker.max_batch:
             raise ApiError(400, f"`n` times the number of prompts must be at most {self.worker.max_batch}.", "n")
         if query.logprobs is not None and not hasattr(self.model, "infill"):
             raise ApiError(400, "`logprobs` needs a decoder, but the model is an encoder. Remove it.", "logprobs")
+        if query.suffix and (query.echo or query.max_tokens == 0):
+            raise ApiError(400, "`suffix` cannot be combined with `echo` or `max_tokens=0`. Remove one.", "suffix")
         ids = [self.encode(prompt, query.suffix) for prompt in prompts]
         job = self.make_job(query, ids, query.max_tokens, n, bool(query.suffix))
         samples = [
-            Sample(self, job, given, prompt, query.stops)
+            Sample(self, job, given, prompt if isinstance(prompt, str) else self.decode(prompt), query.stops)
             for given, prompt in zip(ids, prompts, strict=True)
             for _ in range(n)
         ]

@@ -31,3 +31,15 @@ def decode_after(before: list[int], ids: list[int], tokenizer: PreTrainedTokeniz
     )
     text = whole[len(start) :] if whole.startswith(start) else alone
     return text.removeprefix(" ") if has_space and not start.endswith(" ") else text
+
+
+def find_starts(ids: list[int], tokenizer: PreTrainedTokenizerBase) -> list[int]:
+    """Return the number of characters before each token of a text."""
+    starts = [0]
+    for number in range(len(ids)):
+        known = ids[max(0, number - NUM_TOKENS_BEFORE) : number]
+        texts = tokenizer.batch_decode(
+            [known, [*known, ids[number]]], skip_special_tokens=True, clean_up_tokenization_spaces=False
+        )
+        starts.append(starts[-1] + len(texts[1]) - len(texts[0]))
+    return starts[:-1]

@@ -34,6 +34,7 @@ class Job:
     `prompts` are ids (n,). With `has_gap`, each contains one mask, which `infill` fills in. Otherwise, `generate`
     continues the prompts. `arguments` are passed to `infill` or `generate`, and include `num_return_sequences`.
     `num_top` is the number of likeliest tokens to report for each generated token, or None for no log-probabilities.
+    With `has_echo`, the tokens of the prompt are reported, too.
 
     `rows` are the ids generated so far, for each sample of each prompt, and `logprobs` the log-probabilities of each
     row. `changed` is set whenever `rows`, `error` or `is_finished` has changed. `is_stopped` is True if the client
@@ -45,6 +46,7 @@ class Job:
     has_gap: bool = False
     seed: int | None = None
     num_top: int | None = None
+    has_echo: bool | None = False
     logprobs: list[list[tuple[float, dict[int, float]]]] = field(default_factory=list)
     error: Exception | None = None
     is_finished: bool = False
@@ -129,6 +131,10 @@ class Worker:
             self.condition.notify()
         self.thread.join()
 
+    def num_starts(self, prompt: torch.LongTensor) -> int:
+        """Return 1 if a prompt begins with the model's start token, which is not part of the text, else 0."""
+        return int(prompt[:1].tolist() == [self.model.config.start_token_id])
+
     def _run(self) -> None:
         while batch := self._take_batch():
             self._run_batch(batch)
@@ -162,19 +168,22 @@ class Worker:
         """Continue the prompts of the jobs. Prompts are padded on the left, which does not change the predictions."""
         prompts = [prompt for job in batch for prompt in job.prompts]
         masks = [torch.ones_like(prompt) for prompt in prompts]
-        self.model.generate(
-            pad_sequence(prompts, batch_first=True, padding_side="left"),
-            attention_mask=pad_sequence(masks, batch_first=True, padding_side="left"),
-            generator=generator,
-            streamer=JobStreamer(batch),
-            **batch[0].arguments,
-        )
+        if batch[0].arguments["max_new_tokens"] > 0:
+            self.model.generate(
+                pad_sequence(prompts, batch_first=True, padding_side="left"),
+                attention_mask=pad_sequence(masks, batch_first=True, padding_side="left"),
+                generator=generator,
+                streamer=JobStreamer(batch),
+                **batch[0].arguments,
+            )
         for job in batch:
             if job.num_top is not None:
                 for index, row in enumerate(job.rows):
-                    prompt = job.prompts[index // job.arguments["num_return_sequences"]].tolist()
-                    text = prompt + row[: find_end(row, self.end_of_text)]
-                    job.logprobs.append(self._score(text, len(prompt), len(text), len(text), job.num_top))
+                    prompt = job.prompts[index // job.arguments["num_return_sequences"]]
+                    # With `echo`, clients such as lm-eval count the tokens, so end-of-text counts, too.
+                    text = prompt.tolist() + row[: find_end(row, self.end_of_text) + bool(job.has_echo)]
+                    start = self.num_starts(prompt) if job.has_echo else len(prompt)
+                    job.logprobs.append(self._score(text, start, len(text), len(text), job.num_top))
 
     def _fill_in(self, batch: list[Job], generator: torch.Generator | None) -> None:
         """Fill in the gaps of the prompts of the jobs."""

@@ -135,6 +135,49 @@ def test_completions_are_those_of_generate(
             assert top[token] == value == max(top.values())
 
 
+@pytest.mark.parametrize("is_end", [False, True])
+@pytest.mark.parametrize("start_token_id", [None, 3])
+def test_echo_scores_prompts(
+    start: Callable[..., str], model: AOGPTForAnyOrderLM, tokenizer: Any, start_token_id: int | None, is_end: bool
+) -> None:
+    """Texts and ids are scored from left to right, also without a new token, and if the new token is end-of-text."""
+    config, texts = model.config, ["I saw é", "def cat"]
+    config.start_token_id = start_token_id
+    url = f"{start()}/v1/completions"
+    if is_end:
+        model.lm_head.bias.data[config.eos_token_id] += 99
+    for text in texts if start_token_id is None else ([start_token_id, 5, 6, 7], [8, 9, 10]):
+        ids = model.encode_text(text, tokenizer)[0] if isinstance(text, str) else torch.tensor(text)
+        first = int(ids[0] == start_token_id)
+        expected = model.log_likelihood(ids[None]).token_log_likelihood[0, first:].tolist()
+        body, given = {"echo": True, "logprobs": 1, "temperature": 0, "seed": 1}, tokenizer.decode(ids.tolist())
+        for prompt, size in ((text, 0), (ids.tolist(), 1), ([ids.tolist()], 3)):
+            (choice,) = httpx.post(url, json=body | {"prompt": prompt, "max_tokens": size}).json()["choices"]
+            scores, num_new = choice["logprobs"], 1 if is_end and size else size
+            assert scores["token_logprobs"][: len(expected)] == pytest.approx(expected)
+            assert {len(values) for values in scores.values()} == {len(expected) + num_new}
+            assert scores["tokens"][: len(expected)] == [*map(start.servers[0].name_token, ids[first:].tolist())]
+            offsets = [len(tokenizer.decode(ids[first:end])) for end in range(first, len(ids))]
+            assert scores["text_offset"][: len(expected)] == offsets
+            assert choice["text"].startswith(given)
+            assert (choice["text"] == given) == (num_new == 0 or is_end)
+
+
+def test_the_client_of_lm_eval_reads_log_likelihoods(call: Callable, model: AOGPTForAnyOrderLM) -> None:
+    client = pytest.importorskip("lm_eval.models.openai_completions").LocalCompletionsAPI
+    ids, lengths = [[*range(5, 12)], [*range(9, 20)]], [3, 4]
+    body = client._create_payload(SimpleNamespace(model="tiny"), ids)
+    scores = client.parse_logprobs(call("/v1/completions", body), ctxlens=lengths)
+    for row, length, (score, is_greedy) in zip(ids, lengths, scores, strict=True):
+        ids, is_target = torch.tensor([row]), torch.arange(len(row))[None] >= length
+        assert score == pytest.approx(model.conditional_log_likelihood(ids, is_target).log_likelihood.item())
+        logits = model(ids).logits[0, length:, : model.config.num_valid_tokens]
+        assert is_greedy == (logits.argmax(dim=-1).tolist() == row[length:])
+    greedy = model.generate(torch.tensor([[5]]), max_new_tokens=4, do_sample=False).tolist()
+    body = client._create_payload(SimpleNamespace(model="tiny"), greedy)
+    assert client.parse_logprobs(call("/v1/completions", body), ctxlens=[1])[0][1]
+
+
 def test_settings_of_the_package_reach_generate(
     call: Callable, model: AOGPTForAnyOrderLM, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -183,7 +226,7 @@ def test_streamed_texts_are_the_same(start: Callable[..., str]) -> None:
 
 def test_characters_that_may_change_are_not_sent(model: AOGPTForAnyOrderLM, tokenizer: PreTrainedTokenizerBase) -> None:
     """Such characters are parts of a character, or of a stop string."""
-    server, job = Server(model, tokenizer, "tiny"), SimpleNamespace(has_gap=False)
+    server, job = Server(model, tokenizer, "tiny"), SimpleNamespace(has_gap=False, has_echo=False)
     sample, whole = Sample(server, job, torch.tensor([0]), "", ["the cat"]), "é the dog"
     row = tokenizer(whole).input_ids
     for end in range(len(row)):
@@ -197,7 +240,8 @@ def test_characters_that_may_change_are_not_sent(model: AOGPTForAnyOrderLM, toke
 
 def test_the_stop_string_that_is_complete_first_counts(model: AOGPTForAnyOrderLM, tokenizer: Any) -> None:
     """The text and the number of tokens do not depend on how many tokens arrive at once."""
-    server, job, row = Server(model, tokenizer, "tiny"), SimpleNamespace(has_gap=False), tokenizer("abcdef").input_ids
+    server, row = Server(model, tokenizer, "tiny"), tokenizer("abcdef").input_ids
+    job = SimpleNamespace(has_gap=False, has_echo=False)
     for step in (1, len(row)):
         sample = Sample(server, job, torch.tensor([0]), "", ["cd", "bcde"])
         for end in range(step, len(row) + 1, step):
@@ -394,16 +438,17 @@ def test_sigterm_finishes_what_runs(model_folder: str) -> None:
 TEXT = {"prompt": "a"}
 MALFORMED = [
     *(b"", b"{", b"[]", b"null", b'"a"', b"\xff", b"[" * 9999, b'{"prompt": "\\ud800"}', b'{"temperature": NaN}'),
-    *({"prompt": value} for value in (1, [], [1], {}, ["a", None], "a<|mask|>", "a " * 99)),
-    *(TEXT | {"max_tokens": value} for value in (0, -1, 1.5, "9", 10**30, True, 99)),
+    *({"prompt": value} for value in (1, [], [-1], [9**9], [[]], [1, "a"], {}, ["a", None], "a<|mask|>", "a " * 99)),
+    *(TEXT | {"max_tokens": value} for value in (-1, 1.5, "9", 10**30, True, 99)),
     *(TEXT | {"n": value} for value in (0, "2", 10**9)),
     *(TEXT | {"temperature": value} for value in (-1, "hot", 1e-300, [], {})),
     *(TEXT | {"stop": value} for value in ("", [""], 5, ["a"] * 65)),
     *(TEXT | {"seed": value} for value in (2**64, 0.5)),
     *(TEXT | {"suffix": value} for value in (5, "<|mask|>", "a " * 99)),
     *(TEXT | {"suffix": "a"} | more for more in ({"lengths": []}, {"lengths": [0]}, {"padded_length": 10**9})),
+    *(TEXT | {"suffix": "a"} | more for more in ({"echo": True}, {"max_tokens": 0}, {"prompt": [1]})),
     *(TEXT | {"order": value} for value in ("sideways", 5, [0, 1], {})),
-    *(TEXT | more for more in ({"logprobs": 6}, {"echo": True}, {"best_of": 2}, {"logit_bias": {"5": 1}})),
+    *(TEXT | more for more in ({"logprobs": 6}, {"echo": 1}, {"best_of": 2}, {"logit_bias": {"5": 1}})),
     *(TEXT | more for more in ({"num_step": 2}, {"\ud800": 1}, {"max_length": 5}, {"refine_rounds": 2})),
     *(
         TEXT | more

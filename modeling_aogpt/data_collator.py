@@ -218,7 +218,11 @@ def draw_gaps(
 
 
 def draw_slots(
-    streams: torch.LongTensor, lengths: torch.LongTensor, may_be_missing: torch.BoolTensor, most: int
+    streams: torch.LongTensor,
+    lengths: torch.LongTensor,
+    may_be_missing: torch.BoolTensor,
+    most: int,
+    is_example: torch.BoolTensor,
 ) -> tuple[torch.BoolTensor, torch.LongTensor]:
     """Return random gaps (batch, width), and the number (batch, width) of slots to add after the end of each gap.
 
@@ -226,23 +230,32 @@ def draw_slots(
     the length of its text (up to `most`). The position where the sequence ends says nothing, either, because sequences
     keep their length. A gap that does not fit with its slots and a token after them becomes text. Some other gaps of
     [`draw_gaps`] also become text, so that about half of the slots are in gaps.
+
+    If `is_example` (batch, 1), all tokens that may be missing are in gaps, which get only slots that fit.
     """
     width = may_be_missing.shape[1]
     positions = torch.arange(width, device=streams.device)
     is_gap, rates = draw_gaps(streams, lengths, width)
-    is_gap &= may_be_missing
+    is_gap = (is_gap | is_example) & may_be_missing
     uniform = to_uniform(draw_integers(streams, 3 * width + 2)[:, width + 2 :])
     starts = (positions * (is_gap & ~F.pad(is_gap[:, :-1], (1, 0)))).cummax(dim=1).values
-    is_gap &= uniform[:, :width].gather(1, starts) < 4 / (4 + most * rates)
+    is_gap &= is_example | (uniform[:, :width].gather(1, starts) < 4 / (4 + most * rates))
     is_last = is_gap & ~F.pad(is_gap[:, 1:], (0, 1))
     slots = is_last * (uniform[:, width:] * (most + 1)).long()
-    fits = is_last & (positions + slots.cumsum(dim=1) < lengths[:, None] - 1)
+    room = (lengths[:, None] - 2 - positions).clamp(min=0)
+    slots = torch.where(is_example, slots.minimum(room), slots)
+    fits = is_last & (is_example | (positions + slots.cumsum(dim=1) < lengths[:, None] - 1))
     is_gap &= positions <= torch.where(fits, positions, -1).amax(dim=1, keepdim=True)
     return is_gap, slots * is_gap
 
 
 def insert_slots(
-    ids: torch.LongTensor, lengths: torch.LongTensor, is_gap: torch.BoolTensor, slots: torch.LongTensor, end: int
+    ids: torch.LongTensor,
+    labels: torch.LongTensor,
+    lengths: torch.LongTensor,
+    is_gap: torch.BoolTensor,
+    slots: torch.LongTensor,
+    end: int,
 ) -> dict[str, torch.LongTensor]:
     """Return `input_ids`, `orders` and `labels` (batch, width) of sequences whose gaps have additional `slots`.
 
@@ -263,7 +276,7 @@ def insert_slots(
     return {
         "input_ids": place(ids, end, end),
         "orders": place(keys, ends + width, LAST_KEY).argsort(dim=1, stable=True),
-        "labels": place(ids.masked_fill(~is_kept, -100), end, -100),
+        "labels": place(labels.masked_fill(~is_kept, -100), end, -100),
     }
 
 
@@ -294,11 +307,11 @@ class DataCollatorForAnyOrderLM:
     With `orders="gaps_last"`, a context that is given in this way also comes first, and the other positions are the
     gaps, which follow from left to right.
 
-    With `max_gap_length`, the model learns to predict where a gap ends. Each random gap gets 0 to `max_gap_length`
+    With `max_gap_length`, the model learns to predict where a gap ends. Each gap gets 0 to `max_gap_length`
     additional slots between its last token and the text after it. The first of them has the label `eos_token_id`. The
     others are last in the order, and have no label. Sequences do not become longer: text at their end is cut off.
     End-of-text tokens of the text are not part of gaps. A quarter of the sequences that are not left to right get
-    random orders instead.
+    random orders instead, unless their context is given.
 
     Args:
         pad_token_id (`int`, *optional*): Id with which shorter sequences are padded. Any id of the vocabulary can be
@@ -394,15 +407,15 @@ class DataCollatorForAnyOrderLM:
         if self.max_gap_length is None:
             drawn = distribution.draw(self.seed, samples, num_tokens, width, fractions, is_given, turns)
             batch |= {"orders": drawn[0], "labels": padded_labels.masked_fill(drawn[1], -100)}
-        elif is_given.any():
-            raise ValueError("`max_gap_length` needs random gaps, but some `labels` are -100. Remove one of them.")
+        elif turns.any():
+            raise ValueError("`max_gap_length` cannot be combined with `in_turns`. Remove one of them.")
         else:
-            streams = make_streams(self.seed, samples)
+            streams, is_example = make_streams(self.seed, samples), is_given.any(dim=1, keepdim=True)
             choice = to_uniform(draw_integers(streams, 1))
-            has_gaps = choice >= fractions + RANDOM_FRACTION * (1 - fractions)
-            may_be_missing = is_token & ~is_start_token & (batch["input_ids"] != self.eos_token_id) & has_gaps
-            gaps = draw_slots(streams, num_tokens, may_be_missing, self.max_gap_length)
-            batch = insert_slots(batch["input_ids"], num_tokens, *gaps, self.eos_token_id)
+            has_gaps = choice >= fractions + RANDOM_FRACTION * ~is_example * (1 - fractions)
+            may_be_missing = is_token & ~is_given & ~is_start_token & (batch["input_ids"] != self.eos_token_id)
+            gaps = draw_slots(streams, num_tokens, may_be_missing & has_gaps, self.max_gap_length, is_example)
+            batch = insert_slots(batch["input_ids"], padded_labels, num_tokens, *gaps, self.eos_token_id)
             others, _ = OrderDistribution().draw(self.seed, samples, num_tokens, width, fractions)
             batch["orders"] = torch.where(has_gaps, batch["orders"], others)
         batch["labels"].masked_fill_(is_start_token, -100)

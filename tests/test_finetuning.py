@@ -5,6 +5,7 @@
 import json
 import re
 import shutil
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from common.tokenizers import train_tokenizer, vocabulary_arguments
 from model_cards.publish import PublishArguments, stage
 from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM, DataCollatorForAnyOrderLM
 from modeling_aogpt.infill import encode_between_masks
-from modeling_aogpt.loading import load_model
+from modeling_aogpt.loading import load_model, read_config
 from tests.killed_runs import Trainer, find_differences, find_wrong_losses, run_with_kills
 from tests.tokenizers_of_all_kinds import KINDS
 from tests.training_runs import results, train
@@ -344,7 +345,8 @@ def test_run_learns_the_answers(
 def test_evaluation_scores_only_the_answers(model_folder: Path, tmp_path: Path, datasets_cache: None) -> None:
     gap = [{"prefix": "the user says", "middle": f" {word}", "suffix": " and"} for word in TEXT.split()]
     config = write_recipe(tmp_path, model_folder, gap)
-    train(config, tmp_path / "run", "--learning_rate=1e-12")
+    train(config, tmp_path / "run", "--learning_rate=1e-12", "--max_gap_length=3")
+    assert read_config(tmp_path / "run" / "model").max_gap_length == 3
     data = load(str(tmp_path / "examples.jsonl"), model_folder)
     model = AOGPTForAnyOrderLM.from_pretrained(model_folder).eval()
     nats = 0.0
@@ -363,6 +365,7 @@ def test_evaluation_scores_only_the_answers(model_folder: Path, tmp_path: Path, 
         (ROWS, ("--max_gap_length=3", "--orders=gaps_last"), "max_gap_length"),
         (ROWS, ("--lora_alpha=3",), "lora_alpha"),
         (ROWS, ("--lora_rank=2", "--init_from=null"), "init_from"),
+        (ROWS, ("--lora_rank=2", "--max_gap_length=3", "--orders=gaps_last"), "max_gap_length"),
         (ROWS, ("--lora_rank=2", "--lora_targets", "queries"), "lora_targets"),
         (ROWS, ("--lora_rank=2", "--lora_targets", "lm_head"), "lora_targets"),
     ],
@@ -412,6 +415,26 @@ def test_lora_trains_an_adapter(model_folder: Path, tmp_path: Path, datasets_cac
     assert losses[-1] < losses[0]
     export_checkpoint([str(tmp_path / "run"), str(tmp_path / "again")])
     torch.testing.assert_close(logits(load_model(tmp_path / "again")), expected)
+
+
+def test_an_adapter_learns_to_end_gaps(
+    tokenizer: PreTrainedTokenizerBase, tmp_path: Path, datasets_cache: None
+) -> None:
+    """The initial model must predict ends of gaps, because an adapter has no configuration of a model."""
+    base = save_model_folder(tmp_path / "base", tokenizer, max_gap_length=3)
+    words = sorted(set(TEXT.split()))
+    gap = [
+        {"prefix": f"{one} {other}", "middle": " a", "suffix": " and the user says words"}
+        for one, other in product(words, words)
+    ]
+    config = write_recipe(tmp_path, base, gap)
+    options = ("--lora_rank=8", "--learning_rate=0.03", "--max_steps=100", "--eval_steps=100")
+    train(config, tmp_path / "run", *options, "--max_gap_length=3")
+    model = load_model(find_model(tmp_path / "run"))
+    text = f"{words[0]} {words[1]}{tokenizer.mask_token} and the user says words"
+    output = model.infill(text, tokenizer=tokenizer, do_sample=False)
+    assert output.texts == [text.replace(tokenizer.mask_token, " a")]
+    assert output.log_probs.exp().item() > 0.5
 
 
 def test_killed_run_with_lora_ends_like_an_uninterrupted_one(

@@ -149,7 +149,8 @@ def test_gaps_get_slots_and_an_end() -> None:
 
 def test_end_of_text_is_not_part_of_gaps() -> None:
     may_be_missing = torch.arange(16) != 7
-    is_gap, slots = draw_slots(make_streams(0, torch.arange(300)), torch.full((300,), 16), may_be_missing[None], 3)
+    streams, is_example = make_streams(0, torch.arange(300)), torch.tensor(False)
+    is_gap, slots = draw_slots(streams, torch.full((300,), 16), may_be_missing[None], 3, is_example)
     assert not is_gap[:, 7].any()
     assert is_gap[:, 6].any()
     assert not slots[~is_gap].any()
@@ -159,7 +160,8 @@ def test_the_number_of_slots_says_nothing_about_the_length() -> None:
     """Otherwise, `infill` would prefer some lengths."""
     count, most = 100000, 4
     samples, lengths = torch.arange(count), torch.full((count,), 24)
-    is_gap, slots = draw_slots(make_streams(0, samples), lengths, torch.ones(count, 24, dtype=torch.bool), most)
+    streams, may_be_missing = make_streams(0, samples), torch.ones(count, 24, dtype=torch.bool)
+    is_gap, slots = draw_slots(streams, lengths, may_be_missing, most, torch.tensor(False))
     starts = is_gap.long().argmax(dim=1, keepdim=True)
     is_first = is_gap & (((~is_gap) & (torch.arange(24) > starts)).cumsum(dim=1) == 0)
     first, added = is_first.sum(dim=1), (slots * is_first).sum(dim=1)
@@ -184,7 +186,23 @@ def test_wrong_settings_of_the_collator_are_errors(settings: dict[str, object], 
         DataCollatorForAnyOrderLM(**{"orders": "gaps_last", "max_gap_length": 2, "eos_token_id": 0} | settings)
 
 
-def test_labels_with_a_context_are_errors() -> None:
-    collator = DataCollatorForAnyOrderLM(orders="gaps_last", max_gap_length=2, eos_token_id=0)
-    with pytest.raises(ValueError, match="`labels`"):
-        collator([{"input_ids": [1, 2, 3], "labels": [-100, 2, 3]}])
+@pytest.mark.parametrize("suffix", [0, 1, 2, 9])
+def test_gaps_of_examples_get_slots_that_fit(suffix: int) -> None:
+    """The context has no labels, and is read first. The gap is never lost, and its end is always followed by text."""
+    ids, num_given = [*range(1, 7 + suffix)], 4 + suffix
+    feature = {"input_ids": ids, "labels": [-100] * 4 + [5, 6] + [-100] * suffix}
+    collator = DataCollatorForAnyOrderLM(orders="gaps_last", max_gap_length=3, eos_token_id=0, pad_token_id=0)
+    batch = collator([feature | {"order_seed": seed} for seed in range(200)] + [{"input_ids": [1], "labels": [1]}])
+    counts = [0] * 4
+    for labels, order, row in zip(
+        *(batch[name].tolist()[:200] for name in ("labels", "orders", "input_ids")), strict=True
+    ):
+        slots = row[6:].count(0)
+        counts[slots] += 1
+        assert row == [*range(1, 7), *[0] * slots, *range(7, 7 + suffix - slots)]
+        assert labels == [-100] * 4 + [5, 6] + [0] * (slots > 0) + [-100] * (suffix - (slots > 0))
+        after = list(range(6 + slots, len(ids)))
+        assert order[: num_given + 2 - slots + (slots > 0)] == [*range(4), *after, 4, 5, *[6] * (slots > 0)]
+    assert sum(count > 0 for count in counts) == min(max(suffix, 1), 4)
+    with pytest.raises(ValueError, match="`in_turns`"):
+        collator([feature | {"in_turns": True}])

@@ -8,6 +8,7 @@ from common.data import Data
 from common.data_arguments import DataArguments
 from modeling_aogpt.configuration_aogpt import MAX_SIZES
 from modeling_aogpt.data_collator import OrderDistribution
+from modeling_aogpt.loading import read_config
 from modeling_aogpt.validation import check_number
 from training.architecture import Architecture, build_config
 from training.arguments import TrainingArguments, order_settings
@@ -43,12 +44,15 @@ def check_arguments(model: Architecture, data: DataArguments, training: Training
             raise ValueError(
                 f"`{name}` must be below `sequence_length` ({data.sequence_length}), but is {value}. Decrease `{name}`."
             )
-    if training.max_gap_length is not None and (training.lora_rank or data.context_marks is not None):
-        raise ValueError("`max_gap_length` cannot be combined with `lora_rank` or `context_marks`. Remove one of them.")
+    if training.max_gap_length is not None and data.context_marks is not None:
+        raise ValueError("`max_gap_length` cannot be combined with `context_marks`. Remove one of them.")
     if data.context_marks is not None and model["architecture"] == "encoder":
         raise ValueError("`context_marks` needs a decoder. Remove it, or set `architecture=decoder`.")
     if training.lora_rank and training.init_from is None:
         raise ValueError("`lora_rank` needs an initial model. Set `init_from`, or remove `lora_rank`.")
+    longest = read_config(training.init_from).max_gap_length if training.lora_rank else training.max_gap_length
+    if training.max_gap_length not in (None, longest):  # an adapter keeps the configuration
+        raise ValueError(f"With `lora_rank`, `max_gap_length` must be that of the initial model, {longest}. Change it.")
     if not training.lora_rank and (training.lora_alpha or training.lora_targets):
         raise ValueError("`lora_alpha` and `lora_targets` have no effect without `lora_rank`. Set it, or remove them.")
     if training.distillation_weight and (training.init_from is None or model["architecture"] == "encoder"):
@@ -76,8 +80,8 @@ def check_examples(data: Data, model: Architecture, training: TrainingArguments)
         )
     if not data.has_examples:
         return
-    if training.max_gap_length is not None:
-        raise ValueError(f"`max_gap_length` needs random gaps, but {data.arguments.name} has examples. Remove it.")
+    if training.max_gap_length is not None and has_turns:
+        raise ValueError(f"`max_gap_length` needs gaps, but {data.arguments.name} has prompts. Remove it.")
     if model["architecture"] == "encoder":
         raise ValueError(f"{data.arguments.name} has examples, which need `architecture=decoder`.")
     allowed = ("gaps_last", "context_first") + ("left_to_right",) * has_turns

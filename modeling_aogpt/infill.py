@@ -15,7 +15,7 @@ is therefore encoded after other characters. The tokens of these characters are 
 
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain, product, zip_longest
@@ -29,6 +29,7 @@ from transformers.utils import ModelOutput, logging
 from .devices import check_generator, inference_method
 from .generation_config import AnyOrderGenerationConfig
 from .likelihood import ROWS_PER_PASS
+from .sampling import is_any_of, make_processors, reads_prefix
 from .validation import check_integer, check_mask_token, is_integer
 
 logger = logging.get_logger(__name__)
@@ -42,6 +43,7 @@ NUM_CHARACTERS_BEFORE = 64  # of the known text before a part; more characters d
 MAX_COMBINATIONS = 64
 DEFAULT_MAX_LENGTH = 8  # largest of the lengths that are compared by default
 SECONDS_WITHOUT_PROGRESS_BAR = 5
+REPETITION_PROCESSORS = frozenset({"RepetitionPenaltyLogitsProcessor"})
 # Arguments of `generate` that `infill` always sets to these values.
 FIXED_ARGUMENTS = {"max_length": None, "max_new_tokens": None, "return_dict_in_generate": False, "stop_at_eos": False}
 # Arguments of `generate` that a caller of `infill` may not pass.
@@ -376,18 +378,21 @@ class AnyOrderInfillingMixin:
         searches: list[LengthSearch],
         padded_length: int | None,
         settings: AnyOrderGenerationConfig,
-        generate: Callable[..., ModelOutput],
+        generate: partial[ModelOutput],
     ) -> list[InfillingOutput]:
         """Fill in each gap until the model predicts its end, and score the samples."""
         mask, end = self.config.mask_token_id, self._end_of_text_ids()[0]
         is_one_by_one = settings.is_left_to_right and settings.unmasks_one_by_one and settings.strategy == "parallel"
-        forbids_repeats = settings.repetition_penalty != 1 or settings.no_repeat_ngram_size  # of ends of gaps, too
-        if not is_one_by_one or settings.refine_rounds or settings.uses_eos or forbids_repeats:
+        given = generate.keywords["logits_processor"] or []
+        processors = [*make_processors(settings, self.config.num_valid_tokens), *given]
+        # They would take the ends of gaps, and the masks after them, for text.
+        reads_text = any(reads_prefix(one) or is_any_of(one, REPETITION_PROCESSORS) for one in processors)
+        if not is_one_by_one or settings.refine_rounds or settings.uses_eos or reads_text:
             raise ValueError(
                 "This model predicts where a gap ends, so `infill` fills in one token at a time, from left to right. "
                 "Remove `order`, `num_steps`, `unmasking`, `strategy`, `refine_rounds`, `repetition_penalty`, "
-                "`no_repeat_ngram_size`, `min_length` and `min_new_tokens`. (`lengths` sets the smallest number of "
-                "tokens.)"
+                "`no_repeat_ngram_size`, `bad_words_ids` of several tokens, processors that do the same, `min_length` "
+                "and `min_new_tokens`. (`lengths` sets the smallest number of tokens.)"
             )
         # 1. Fill in the gaps. Each has as many masks as the largest of its lengths.
         texts = [self._insert_masks(search.segments, map(max, search.lengths), padded_length) for search in searches]

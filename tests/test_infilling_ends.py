@@ -7,6 +7,7 @@ from collections import Counter
 
 import pytest
 import torch
+from transformers import RepetitionPenaltyLogitsProcessor
 
 from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM, DataCollatorForAnyOrderLM
 from modeling_aogpt.data_collator import draw_slots, make_streams
@@ -97,6 +98,8 @@ def test_a_filling_is_empty_only_if_lengths_contain_0(model: AOGPTForAnyOrderLM)
         ({"refine_rounds": 1, "refine_length": 1}, "`refine_rounds`"),
         ({"min_new_tokens": 1}, "`min_new_tokens`"),
         ({"repetition_penalty": 1.5}, "`repetition_penalty`"),
+        ({"bad_words_ids": [[1, 2]]}, "`bad_words_ids`"),
+        ({"logits_processor": [RepetitionPenaltyLogitsProcessor(1.5)]}, "processors"),
         ({"streamer": object()}, "`streamer`"),
     ],
 )

@@ -11,7 +11,7 @@ the numbers before it, so all orders of a batch are computed at once.
 import operator
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Literal, get_args
 
 import torch
@@ -63,7 +63,7 @@ def to_uniform(integers: torch.LongTensor) -> torch.Tensor:
     return shift_right(integers, 11).double() * 2.0**-53
 
 
-@dataclass(frozen=True)
+@dataclass
 class OrderDistribution:
     """Distribution from which the orders of training samples are drawn.
 
@@ -121,8 +121,7 @@ class OrderDistribution:
                 "and `stride`."
             )
         if self.left_to_right_fraction is None:
-            fraction = LEFT_TO_RIGHT_FRACTION if self._order.is_uniform else 0.0
-            object.__setattr__(self, "left_to_right_fraction", fraction)
+            self.left_to_right_fraction = LEFT_TO_RIGHT_FRACTION if self._order.is_uniform else 0.0
         check_number("left_to_right_fraction", self.left_to_right_fraction, most=1)
 
     @property
@@ -281,7 +280,7 @@ def insert_slots(
 
 
 @dataclass
-class DataCollatorForAnyOrderLM:
+class DataCollatorForAnyOrderLM(OrderDistribution):
     """Data collator that pads sequences, draws an order for each sequence, and makes labels.
 
     The collator takes a list of features. A feature is the mapping of one sequence, with these keys:
@@ -314,11 +313,11 @@ class DataCollatorForAnyOrderLM:
     random orders instead, unless their context is given.
 
     Args:
-        pad_token_id (`int`, *optional*): Id with which shorter sequences are padded. Any id of the vocabulary can be
-            used, because no token attends to padding.
         orders (`str`, defaults to `"random"`): Together with `block_length`, `stride`, `left_to_right_fraction`,
             `min_context`, `max_context` and `max_gap_length`, the distribution of the orders (see
             [`OrderDistribution`]).
+        pad_token_id (`int`, *optional*): Id with which shorter sequences are padded. Any id of the vocabulary can be
+            used, because no token attends to padding.
         seed (`int`, defaults to 0): Seed of the run, from which orders are drawn.
         pad_to_multiple_of (`int`, *optional*): Round the length of the sequences up to a multiple of this number.
         start_token_id (`int`, *optional*): `config.start_token_id` of the model. If a sequence begins with this token,
@@ -338,20 +337,14 @@ class DataCollatorForAnyOrderLM:
     """
 
     pad_token_id: int | None = None
-    orders: str = "random"
-    block_length: int | None = None
-    stride: int | None = None
-    left_to_right_fraction: float | None = None
     seed: int = 0
     pad_to_multiple_of: int | None = None
-    min_context: int | None = None
-    max_context: int | None = None
-    max_gap_length: int | None = None
     start_token_id: int | None = None
     eos_token_id: int | None = None
     _stream: tuple[tuple[int, int], torch.Generator] | None = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.pad_token_id is not None and not is_integer(self.pad_token_id):
             raise ValueError(
                 f"`pad_token_id` must be an integer, such as tokenizer.pad_token_id, but has type "
@@ -363,10 +356,6 @@ class DataCollatorForAnyOrderLM:
             check_integer("pad_to_multiple_of", self.pad_to_multiple_of)
         if self.max_gap_length is not None and self.eos_token_id is None:
             raise ValueError("`max_gap_length` needs `eos_token_id`, which ends a gap. Set both, or remove both.")
-        self._make_distribution()  # checks the settings of the orders
-
-    def _make_distribution(self) -> OrderDistribution:
-        return OrderDistribution(**{item.name: getattr(self, item.name) for item in fields(OrderDistribution)})
 
     def __call__(self, features: Sequence[Mapping[str, object]]) -> dict[str, torch.Tensor]:
         """Make a batch from a list of features."""
@@ -388,8 +377,7 @@ class DataCollatorForAnyOrderLM:
                 "tokenizer.pad_token_id or to any other id of the vocabulary, or make all sequences equally long."
             )
         samples = torch.tensor([self._order_seed(feature) for feature in features])
-        distribution = self._make_distribution()  # for each batch, because a caller may change the settings
-        fractions = [_read_fraction(feature, distribution.left_to_right_fraction) for feature in features]
+        fractions = [_read_fraction(feature, self.left_to_right_fraction) for feature in features]
         padded_labels = _pad(labels, width, -100)
         num_tokens = torch.tensor(lengths)
         is_token = torch.arange(width) < num_tokens[:, None]
@@ -405,7 +393,7 @@ class DataCollatorForAnyOrderLM:
         if self.start_token_id is not None:
             is_start_token[:, 0] = batch["input_ids"][:, 0] == self.start_token_id
         if self.max_gap_length is None:
-            drawn = distribution.draw(self.seed, samples, num_tokens, width, fractions, is_given, turns)
+            drawn = self.draw(self.seed, samples, num_tokens, width, fractions, is_given, turns)
             batch |= {"orders": drawn[0], "labels": padded_labels.masked_fill(drawn[1], -100)}
         elif turns.any():
             raise ValueError("`max_gap_length` cannot be combined with `in_turns`. Remove one of them.")

@@ -83,7 +83,7 @@ def test_a_start_token_at_the_beginning_of_packed_text_is_scored(measure: str) -
     scorer, sequences = AnyOrderScorer(model), [[3, 1, 4, 1, 5, 9, 2, 6], [1, 3, 5]]
     scores = score_sequences(scorer, sequences, measure, 1, 0, 2)
     features = [{"input_ids": ids, "order_seed": index} for index, ids in enumerate(sequences)]
-    orders = DataCollatorForAnyOrderLM(0, left_to_right_fraction=0.0)(features)["orders"]
+    orders = DataCollatorForAnyOrderLM(pad_token_id=0, left_to_right_fraction=0.0)(features)["orders"]
     for ids, order, score in zip(sequences, orders.tolist(), scores, strict=True):
         order = sorted(order) if measure == "left_to_right" else order
         order = [*(1 + position for position in order if position < len(ids)), 0]

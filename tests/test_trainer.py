@@ -69,7 +69,7 @@ def test_start_tokens_do_not_count_as_labels(tmp_path: Path, monkeypatch: pytest
     start = [{"input_ids": [10] * (index % 3 > 0) + row["input_ids"]} for index, row in enumerate(ROWS)]
     losses, options = [], {"max_steps": 2, "gradient_accumulation_steps": 4, "per_device_train_batch_size": 4}
     for rows, given in ((ROWS, None), (start, 10), (start, None)):
-        collator = DataCollatorForAnyOrderLM(0, "left_to_right", start_token_id=given)
+        collator = DataCollatorForAnyOrderLM("left_to_right", pad_token_id=0, start_token_id=given)
         losses.append(train(random_model(start_token_id=10), tmp_path, collator, rows, **options))
         assert len(warnings) == (rows is start and given is None)
     torch.testing.assert_close(losses[1], losses[0], rtol=1e-4, atol=0)

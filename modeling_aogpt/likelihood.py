@@ -7,9 +7,9 @@ permutations of the context. One of these permutations is always the current ord
 an ensemble. The ensemble gain is log p_ens - log p, summed over ranks, where p is the probability for the current
 order. A context of fewer than two tokens has only one order, so its gain is 0.
 
-The ensemble gain can be computed at all ranks, or estimated from randomly drawn ranks or contexts. In both cases, log p
-for the current order is computed exactly, which takes only one row for each of the n tokens. The large variation of
-log p between tokens thus adds no sampling error to the estimate.
+The ensemble gain can be computed at all ranks or, for uniformly random orders, estimated from random contexts. In both
+cases, log p for the current order is computed exactly, which takes only one row for each of the n tokens. The large
+variation of log p between tokens thus adds no sampling error to the estimate.
 """
 
 import math
@@ -74,10 +74,6 @@ class LogLikelihoodOutput(ModelOutput):
             position; 0 at tokens that were not scored. The contributions of a sequence sum to its `log_likelihood`.
         standard_error (`torch.Tensor` of shape `(batch,)`): Standard error of `log_likelihood`. It is 0 if no random
             numbers were drawn, and NaN for a single random draw, which does not show the variance.
-        degrees_of_freedom (`int`): Degrees of freedom of Student's t distribution for a confidence interval; 0 if there
-            is no standard error or if it is 0. Plus or minus two standard errors cover 95 % only if this number is
-            large (about 60). Otherwise, `scipy.stats.t.ppf(0.975, output.degrees_of_freedom)` standard errors come
-            closer to 95 %.
         importance_weighted (`torch.Tensor` of shape `(batch,)`): log (1/K) sum_k p(x | order k) over the K orders. Its
             expectation is a lower bound on the log-likelihood under the mixture of all orders. This bound is tighter
             for larger K. None if log p(x | order) is only estimated.
@@ -97,7 +93,6 @@ class LogLikelihoodOutput(ModelOutput):
     log_likelihood: torch.FloatTensor | None = None
     token_log_likelihood: torch.FloatTensor | None = None
     standard_error: torch.FloatTensor | None = None
-    degrees_of_freedom: int | None = None
     importance_weighted: torch.FloatTensor | None = None
     num_rows: int | None = None
 
@@ -130,14 +125,10 @@ class AnyOrderLikelihoodMixin:
         and M - 1 random permutations of the context (Eq. 4). This takes about (M - 1) n^2 / 2 rows per sequence and
         order.
 
-        `num_ranks` R reduces the number of rows. log p(x | order) without the ensemble is then computed exactly. Only
-        the ensemble gain, that is, the log-likelihood with the ensemble minus that without it, is estimated from R
-        random draws, without bias:
-
-        * For uniformly random orders, a draw is a random context. All other tokens are predicted given this context.
-          This takes n rows for each order, and R M n rows for the draws, which serve all orders.
-        * For other orders, a draw is a random rank of the order. This takes about n + R (M - 1) n / 2 rows for each
-          order.
+        `num_ranks` R reduces the number of rows for uniformly random orders. log p(x | order) without the ensemble is
+        then computed exactly. Only the ensemble gain, that is, the log-likelihood with the ensemble minus that without
+        it, is estimated from R random contexts, without bias. All other tokens are predicted given such a context. This
+        takes n rows for each order, and R M n rows for the contexts, which serve all orders.
 
         Args:
             input_ids (`torch.LongTensor` of shape `(batch, n)`): Whole sequences.
@@ -152,17 +143,17 @@ class AnyOrderLikelihoodMixin:
             stride (`int`, *optional*): Like `block_length`, but with strided blocks: first the positions 0, stride, 2
                 stride, ..., then 1, stride + 1, ...
             ensemble_size (`int`, defaults to 1): Number of orders M of each context; 1 means no ensemble.
-            num_ranks (`int`, *optional*): Even number of random draws R to estimate the ensemble gain. By default, the
-                ensemble is computed at all ranks.
+            num_ranks (`int`, *optional*): Even number R of random contexts from which the ensemble gain is estimated.
+                By default, the ensemble is computed at all ranks.
             attention_mask (`torch.Tensor` of shape `(batch, n)`, *optional*): 0 at padding. Padding may be anywhere.
             generator (`torch.Generator`, *optional*): Source of randomness.
             rows_per_pass (`int`): Largest number of rows in a forward pass. It limits the use of memory.
 
         Returns:
             [`LogLikelihoodOutput`], without gradients (`forward` gives gradients). The standard error includes the
-            random choice of orders, ranks and permutations of contexts. With a single random order, the standard error
-            is NaN. This also holds with `num_ranks`, because random ranks or contexts do not show how log p varies
-            between orders. With a single fixed order, it is NaN if there is an ensemble without `num_ranks`.
+            random choice of orders, contexts and permutations of contexts. With a single random order, or a single
+            ensemble along a fixed order, it is NaN. This also holds with `num_ranks`, because random contexts do not
+            show how log p varies between orders.
 
         Raises:
             ValueError: If an argument is not allowed, or if a result is not finite.
@@ -178,17 +169,18 @@ class AnyOrderLikelihoodMixin:
             torch.Size([1, 3])
         """
         check_integer("ensemble_size", ensemble_size)
+        resolved = resolve_orders(orders, num_orders, block_length, stride, allow_repeats=ensemble_size > 1)
         if num_ranks is not None:
             check_even("num_ranks", num_ranks)
-            if ensemble_size == 1:
+            if ensemble_size == 1 or not resolved.is_uniform:
                 raise ValueError(
-                    "`num_ranks` has no effect without an ensemble. Set `ensemble_size` above 1, or remove `num_ranks`."
+                    "`num_ranks` needs an ensemble over uniformly random orders. Set `ensemble_size` above 1 and "
+                    "`orders='random'`, without blocks, or remove `num_ranks`."
                 )
-        resolved = resolve_orders(orders, num_orders, block_length, stride, allow_repeats=ensemble_size > 1)
         input_ids = prepare_input_ids(self, input_ids, attention_mask)
         scorer = RowScorer(self, input_ids, attention_mask, rows_per_pass, generator)
-        if num_ranks is None or not resolved.is_uniform:
-            return score_orders(scorer, resolved, num_orders, ensemble_size, num_ranks)
+        if num_ranks is None:
+            return score_orders(scorer, resolved, num_orders, ensemble_size)
         single = score_orders(scorer, resolved, num_orders)
         gain, draws = ensemble_gain_of_random_orders(scorer, ensemble_size, num_ranks)
         check_finite(gain.sum(dim=-1), self.dtype)
@@ -196,7 +188,6 @@ class AnyOrderLikelihoodMixin:
             log_likelihood=single.log_likelihood + gain.sum(dim=-1),
             token_log_likelihood=single.token_log_likelihood + gain,
             standard_error=torch.hypot(single.standard_error, standard_error_of_pairs(draws)),
-            degrees_of_freedom=min(single.degrees_of_freedom, num_ranks // 2),
             num_rows=scorer.num_rows,
         )
 
@@ -275,9 +266,10 @@ class AnyOrderLikelihoodMixin:
         scorer = RowScorer(self, input_ids, attention_mask, rows_per_pass, generator)
         num_targets, num_context = is_target.sum(dim=-1), is_context.sum(dim=-1)
         max_targets, max_context = int(num_targets.max()), int(num_context.max())
-        # If the order of the context is random, each order of the targets takes its own pass with a new order of the
-        # context, so that the results are independent.
-        orders_per_pass = 1 if is_context_random else count_orders_per_pass(max_targets, max_context, rows_per_pass)
+        # With more target rows than context rows, most attention scores would be wasted on pairs of different orders.
+        orders_per_pass = max(1, min(max_context, rows_per_pass - max_context) // max(1, max_targets))
+        if is_context_random:  # each order of the targets needs a new order of the context, to be independent
+            orders_per_pass = 1
         totals, per_token = [], torch.zeros(input_ids.shape, dtype=torch.float64, device=input_ids.device)
         for first in range(0, num_orders, orders_per_pass):
             number = min(orders_per_pass, num_orders - first)
@@ -383,32 +375,17 @@ def resolve_orders(
     return resolved
 
 
-def score_orders(
-    scorer: "RowScorer", orders: Orders, num_orders: int, ensemble_size: int = 1, num_ranks: int | None = None
-) -> "LogLikelihoodOutput":
-    """Return the mean of log p(x | order) over orders, with the ensemble gain of each order from `num_ranks` ranks."""
+def score_orders(scorer: "RowScorer", orders: Orders, num_orders: int, ensemble_size: int = 1) -> "LogLikelihoodOutput":
+    """Return the mean of log p(x | order) over orders, with the ensemble gain at all ranks of each order."""
     no_context, totals, per_token = torch.zeros_like(scorer.num_tokens), [], 0.0
     for _ in range(num_orders):
         drawn = orders.draw(scorer.is_token, scorer.generator)
         scores = scorer.score(drawn, chain(no_context, scorer.num_tokens, drawn.shape[1]))
         if ensemble_size > 1:
-            gain, draws = ensemble_gain_along_orders(scorer, drawn, scores, ensemble_size, num_ranks)
-            scores = scores + gain
+            scores = scores + ensemble_gain_along_orders(scorer, drawn, scores, ensemble_size)
         totals.append(scores.sum(dim=-1))
         per_token = per_token + index_by_position(scores, drawn) / num_orders
-    output = average_over_orders(scorer, per_token, totals, orders.is_random or ensemble_size > 1)
-    if num_ranks is None:
-        return output
-    standard_error, degrees = output.standard_error, output.degrees_of_freedom
-    if num_orders == 1 and not orders.is_random:  # only the ranks are random
-        standard_error, degrees = standard_error_of_pairs(draws), num_ranks // 2
-    return LogLikelihoodOutput(output.log_likelihood, per_token, standard_error, degrees, num_rows=scorer.num_rows)
-
-
-def count_orders_per_pass(num_targets: int, num_context: int, rows_per_pass: int) -> int:
-    """Return the number of orders of the targets to score in one pass, with the same order of the context."""
-    # With more target rows than context rows, most attention scores would be wasted on pairs of different orders.
-    return max(1, min(num_context, rows_per_pass - num_context) // max(1, num_targets))
+    return average_over_orders(scorer, per_token, totals, orders.is_random or ensemble_size > 1)
 
 
 def join_branches(
@@ -611,41 +588,20 @@ def draw_stratified(
     return (strata[:, None] + draws) / (num_draws // 2)
 
 
-def draw_context_sizes(
-    num_gaining: torch.LongTensor, num_draws: int, generator: torch.Generator | None
-) -> list[torch.LongTensor]:
-    """Draw `num_draws` stratified numbers (batch,) of context tokens, from `num_gaining` numbers that allow a gain."""
-    draws = draw_stratified(num_draws, len(num_gaining), generator, num_gaining.device)
-    return list(MIN_ENSEMBLE_CONTEXT + (draws * num_gaining).floor().long())
-
-
 def ensemble_gain_along_orders(
-    scorer: RowScorer, orders: torch.LongTensor, scores: torch.Tensor, ensemble_size: int, num_ranks: int | None
-) -> tuple[torch.Tensor, list[torch.Tensor]]:
-    """Compute the ensemble gain at all ranks of `orders`, or estimate it without bias from `num_ranks` of them.
+    scorer: RowScorer, orders: torch.LongTensor, scores: torch.Tensor, ensemble_size: int
+) -> torch.Tensor:
+    """Compute the ensemble gain (batch, n) at all ranks of `orders`, by rank.
 
     `scores` (batch, n) are the log-probabilities of the tokens under these orders, by rank.
-
-    Returns:
-        The gain (batch, n) by rank, and an estimate (batch,) of its sum from each drawn rank alone.
     """
-    length, num_tokens = orders.shape[1], scorer.num_tokens
-    num_gaining = (num_tokens - MIN_ENSEMBLE_CONTEXT).clamp(min=0)
-    if num_ranks is None:
-        all_ranks = range(MIN_ENSEMBLE_CONTEXT, int(num_tokens.max()))
-        ranks, weights = [torch.full_like(num_tokens, rank) for rank in all_ranks], torch.ones_like(num_tokens).double()
-    else:
-        ranks = draw_context_sizes(num_gaining, num_ranks, scorer.generator)
-        weights = num_gaining.double() / num_ranks
-    gain, draws = torch.zeros_like(scores), []
-    for rank in ranks:
-        branches = chain(rank, torch.where(rank < num_tokens, rank + 1, 0), length)
+    num_tokens, gain = scorer.num_tokens, torch.zeros_like(scores)
+    for rank in range(MIN_ENSEMBLE_CONTEXT, int(num_tokens.max())):
+        num_context = torch.full_like(num_tokens, rank)
+        branches = chain(num_context, torch.where(rank < num_tokens, rank + 1, 0), orders.shape[1])
         current = scores.masked_fill(branches < 0, 0.0)
-        ensemble = scorer.score_ensemble(current, orders, rank, branches, ensemble_size)
-        gain_at_rank = (ensemble - current) * weights[:, None]
-        gain += gain_at_rank
-        draws.append(gain_at_rank.sum(dim=-1) * len(ranks))
-    return gain, draws
+        gain += scorer.score_ensemble(current, orders, num_context, branches, ensemble_size) - current
+    return gain
 
 
 def ensemble_gain_of_random_orders(
@@ -662,7 +618,8 @@ def ensemble_gain_of_random_orders(
     num_tokens, (batch_size, length) = scorer.num_tokens, scorer.input_ids.shape
     num_gaining = (num_tokens - MIN_ENSEMBLE_CONTEXT).clamp(min=0)
     gain, draws = torch.zeros(batch_size, length, dtype=torch.float64, device=num_tokens.device), []
-    for num_context in draw_context_sizes(num_gaining, num_draws, scorer.generator):
+    for uniform in draw_stratified(num_draws, batch_size, scorer.generator, num_tokens.device):
+        num_context = MIN_ENSEMBLE_CONTEXT + (uniform * num_gaining).floor().long()
         orders = random_orders(batch_size, length, generator=scorer.generator, device=num_tokens.device)
         orders = group_orders(orders, (~scorer.is_token).long())
         branches = parallel_queries(num_context, torch.where(num_gaining > 0, num_tokens, 0), length)
@@ -690,7 +647,6 @@ def average_over_orders(
         log_likelihood=log_likelihood,
         token_log_likelihood=per_token,
         standard_error=standard_error_of_mean(totals) if is_random else torch.zeros_like(totals[0]),
-        degrees_of_freedom=len(totals) - 1 if is_random else 0,
         importance_weighted=totals.logsumexp(dim=0) - math.log(len(totals)),
         num_rows=scorer.num_rows,
     )

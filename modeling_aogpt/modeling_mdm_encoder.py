@@ -261,7 +261,7 @@ class MaskedScorer(TokenScorer):
             draws.append(scores.sum(dim=-1))
         log_likelihood, error = per_token.sum(dim=-1), standard_error_of_pairs(draws)
         check_finite(log_likelihood, self.model.dtype)
-        return LogLikelihoodOutput(log_likelihood, per_token, error, num_times // 2, num_rows=self.num_rows)
+        return LogLikelihoodOutput(log_likelihood, per_token, error, num_rows=self.num_rows)
 
     def mean_over_orders(self, is_target: torch.BoolTensor, source: Orders, num_orders: int) -> LogLikelihoodOutput:
         """Compute the mean log-likelihood of targets over `num_orders` orders (Eq. 7), one target after another."""

@@ -10,7 +10,6 @@ import torch
 
 from modeling_aogpt import AOGPTForAnyOrderLM
 from modeling_aogpt.likelihood import permute_context
-from modeling_aogpt.orders import random_orders
 from tests.references import block_orders, check_estimates, random_model, seeded
 
 BATCH, N = 400, 5
@@ -63,8 +62,7 @@ def exact_mean(conditionals: dict[tuple[int, ...], torch.Tensor], ensemble_size:
 ESTIMATORS = {
     # For each of K orders: 5 rows of the order, and rank + 1 rows at the ranks 2, 3 and 4.
     "all ranks": ({"num_orders": 3}, 3 * (5 + 3 + 4 + 5)),
-    "random ranks": ({"orders": random_orders, "num_orders": 4, "num_ranks": 4}, None),
-    "diffusion": ({"orders": "random", "num_orders": 4, "num_ranks": 6}, 4 * 5 + 6 * 2 * 5),
+    "random contexts": ({"orders": "random", "num_orders": 4, "num_ranks": 6}, 4 * 5 + 6 * 2 * 5),
 }
 
 
@@ -79,64 +77,37 @@ def test_every_estimator_is_unbiased_for_the_mean_over_orders(
     output = model.log_likelihood(ids, ensemble_size=2, generator=seeded(), **arguments)
     check_estimates(output.log_likelihood, exact_mean(conditionals, 2).sum(1), output.standard_error)
     torch.testing.assert_close(output.token_log_likelihood.sum(1), output.log_likelihood)
-    if num_rows is None:  # 4 orders of 5 rows, and up to 5 rows for each of 4 ranks
-        assert BATCH * 4 * 5 < output.num_rows <= BATCH * 4 * (5 + 4 * 5)
-    else:
-        assert output.num_rows == BATCH * num_rows
+    assert output.num_rows == BATCH * num_rows
     assert (output.importance_weighted is not None) == ("importance_weighted" in output) == (name == "all ranks")
 
 
-@pytest.mark.parametrize(
-    ("num_orders", "num_ranks", "order"),
-    [
-        (3, None, (0, 1, 2, 3, 4)),
-        (3, None, (3, 1, 4, 0, 2)),
-        (1, 6, (0, 1, 2, 3, 4)),
-        (1, 6, (3, 1, 4, 0, 2)),
-        (6, 2, (3, 1, 4, 0, 2)),
-    ],
-)
+@pytest.mark.parametrize("order", [(0, 1, 2, 3, 4), (3, 1, 4, 0, 2)])
 def test_estimates_of_a_given_order_are_unbiased(
-    num_orders: int,
-    num_ranks: int | None,
     order: tuple[int, ...],
     model: AOGPTForAnyOrderLM,
     ids: torch.LongTensor,
     conditionals: dict[tuple[int, ...], torch.Tensor],
 ) -> None:
-    """The standard error comes from repeated permutations for all ranks, and from pairs of draws for random ranks."""
-    output = model.log_likelihood(
-        ids,
-        torch.tensor(order).expand(BATCH, N),
-        num_orders=num_orders,
-        ensemble_size=3,
-        num_ranks=num_ranks,
-        generator=seeded(),
-    )
+    """The standard error comes from repeated permutations."""
+    orders = torch.tensor(order).expand(BATCH, N)
+    output = model.log_likelihood(ids, orders, num_orders=3, ensemble_size=3, generator=seeded())
     check_estimates(output.log_likelihood, exact(conditionals, 3, order).sum(1), output.standard_error)
-    if num_ranks is None:
-        assert output.num_rows == BATCH * 3 * (5 + 2 * (3 + 4 + 5))
+    assert output.num_rows == BATCH * 3 * (5 + 2 * (3 + 4 + 5))
 
 
-@pytest.mark.parametrize("name", ["diffusion", "random ranks"])
 def test_the_ensemble_gain_is_added_to_the_right_tokens(
-    name: str,
-    model: AOGPTForAnyOrderLM,
-    ids: torch.LongTensor,
-    conditionals: dict[tuple[int, ...], torch.Tensor],
+    model: AOGPTForAnyOrderLM, ids: torch.LongTensor, conditionals: dict[tuple[int, ...], torch.Tensor]
 ) -> None:
-    arguments = ESTIMATORS[name][0] | {"num_ranks": 16}
-    output = model.log_likelihood(ids, ensemble_size=2, generator=seeded(), **arguments)
-    arguments.pop("num_ranks")
-    if name == "diffusion":
-        single = model.log_likelihood(ids, generator=seeded(), **arguments)  # along the same orders
-        gain = output.token_log_likelihood - single.token_log_likelihood
-        exact_gain = exact_mean(conditionals, 2) - exact_mean(conditionals, 1)
-        means = [values.view(-1, 20, N).mean(0).flatten() for values in (gain, exact_gain)]
-        assert torch.corrcoef(torch.stack(means))[0, 1] > 0.9
-        # The variance between orders, which both have in common, would hide a wrong weight of the gain.
-        errors = (gain - exact_gain).sum(1)
-        assert errors.mean().abs() < 4 * errors.std() / BATCH**0.5 < 0.2 * exact_gain.sum(1).mean()
+    orders = {"orders": "random", "num_orders": 4}
+    output = model.log_likelihood(ids, ensemble_size=2, num_ranks=16, generator=seeded(), **orders)
+    single = model.log_likelihood(ids, generator=seeded(), **orders)  # along the same orders
+    gain = output.token_log_likelihood - single.token_log_likelihood
+    exact_gain = exact_mean(conditionals, 2) - exact_mean(conditionals, 1)
+    means = [values.view(-1, 20, N).mean(0).flatten() for values in (gain, exact_gain)]
+    assert torch.corrcoef(torch.stack(means))[0, 1] > 0.9
+    # The variance between orders, which both have in common, would hide a wrong weight of the gain.
+    errors = (gain - exact_gain).sum(1)
+    assert errors.mean().abs() < 4 * errors.std() / BATCH**0.5 < 0.2 * exact_gain.sum(1).mean()
     errors = output.token_log_likelihood - exact_mean(conditionals, 2)
     assert (errors.mean(0).abs() < 4 * errors.std(0) / BATCH**0.5).all()
 
@@ -149,19 +120,18 @@ def test_log_likelihood_grows_with_the_ensemble_size(model: AOGPTForAnyOrderLM, 
     assert means[0] < means[1] < means[2]
 
 
-def test_random_ranks_of_sequences_in_passes_of_their_own_take_no_unneeded_rows(
+def test_sequences_in_passes_of_their_own_take_no_unneeded_rows(
     model: AOGPTForAnyOrderLM, ids: torch.LongTensor
 ) -> None:
-    """A draw takes a context of 2, 3 or 4 tokens."""
-    arguments = {"ensemble_size": 3, "num_ranks": 6, "generator": seeded(), "rows_per_pass": 1}
+    arguments = {"ensemble_size": 3, "generator": seeded(), "rows_per_pass": 1}
     for orders in ({"orders": "left_to_right"}, {"orders": "random", "block_length": 2}):  # not uniform
         output = model.log_likelihood(ids[:5], **orders, **arguments)
-        # Two draws for each of the ranks 2, 3 and 4. A draw takes rank + 1 rows for each of the two other orders.
-        assert output.num_rows == 5 * (5 + 2 * 2 * (3 + 4 + 5))
-    assert output.standard_error.isnan().all()  # the variance between orders is unknown after one random order
+        # Each of the ranks 2, 3 and 4 takes rank + 1 rows for each of the two other orders.
+        assert output.num_rows == 5 * (5 + 2 * (3 + 4 + 5))
+        assert output.standard_error.isnan().all()  # the variance is unknown after one random ensemble
 
 
-@pytest.mark.parametrize("estimator", ["all ranks", "diffusion", "random ranks"])
+@pytest.mark.parametrize("estimator", ["all ranks", "random contexts"])
 def test_padding_does_not_affect_estimates(
     estimator: str,
     model: AOGPTForAnyOrderLM,
@@ -177,7 +147,7 @@ def test_padding_does_not_affect_estimates(
     assert (output.token_log_likelihood[:, [0, 3]] == 0).all()
 
 
-@pytest.mark.parametrize("arguments", [{}, {"num_ranks": 2}, {"num_ranks": 2, "orders": "left_to_right"}])
+@pytest.mark.parametrize("arguments", [{}, {"orders": "left_to_right"}])
 @pytest.mark.parametrize("length", [1, 2])
 def test_short_contexts_have_one_order(length: int, arguments: dict, model: AOGPTForAnyOrderLM) -> None:
     """In a batch with a longer sequence, a sequence without anything to permute is scored as without an ensemble."""

@@ -12,7 +12,7 @@ import torch
 
 from modeling_aogpt import LogLikelihoodOutput, likelihood
 from modeling_aogpt.orders import left_to_right_orders, random_orders
-from tests.references import block_orders, random_encoder, random_model, seeded
+from tests.references import block_orders, random_encoder, random_model
 
 
 def test_log_likelihood_is_the_chain_rule_along_the_order(
@@ -298,7 +298,9 @@ def test_padding_anywhere_changes_no_scores() -> None:
         ({"orders": torch.arange(12).expand(3, 12), "stride": 2}, "cannot be combined"),
         ({"rows_per_pass": 0}, "`rows_per_pass` must be an integer of at"),
         ({"ensemble_size": 0}, "`ensemble_size` must be an integer of at"),
-        ({"num_ranks": 2}, "`num_ranks` has no effect without an"),
+        ({"num_ranks": 2, "orders": "random"}, "`num_ranks` needs an ensemble"),
+        ({"num_ranks": 2, "ensemble_size": 2}, "`num_ranks` needs .* random orders"),
+        ({"num_ranks": 2, "ensemble_size": 2, "block_length": 2}, "`num_ranks` needs .* random orders"),
         ({"num_ranks": 3, "ensemble_size": 2}, "`num_ranks` must be even, but is 3"),
         ({"num_ranks": 2.0, "ensemble_size": 2}, "`num_ranks` must be an integer of at least 2"),
         ({"num_orders": 2.0}, "`num_orders` must be an integer of at least"),
@@ -335,15 +337,3 @@ def test_unknown_arguments_name_the_known_one(argument: str, hint: str, ids: tor
         for method in (model.log_likelihood, partial(model.conditional_log_likelihood, targets=torch.ones_like(ids))):
             with pytest.raises(TypeError, match=re.escape(f"got the unknown argument `{argument}`. {hint}")):
                 method(ids, **{argument: 1})
-
-
-def test_degrees_of_freedom_count_independent_draws() -> None:
-    model, ids = random_model(), torch.tensor([[1, 2, 3, 4]])
-    for arguments, expected in (
-        ({}, 0),
-        ({"num_orders": 4}, 3),
-        ({"ensemble_size": 2, "num_ranks": 4}, 2),
-        ({"orders": "random", "num_orders": 8, "ensemble_size": 2, "num_ranks": 4}, 2),
-    ):
-        assert model.log_likelihood(ids, generator=seeded(), **arguments).degrees_of_freedom == expected
-    assert random_encoder().log_likelihood(ids, num_times=8, generator=seeded()).degrees_of_freedom == 4

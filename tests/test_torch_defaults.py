@@ -35,7 +35,7 @@ LIKELIHOODS = [
     {"num_orders": 2},
     {"orders": "random", "block_length": 2},
     {"orders": "left_to_right", "ensemble_size": 3},
-    {"orders": "left_to_right", "ensemble_size": 3, "num_ranks": 6},
+    {"orders": "left_to_right", "ensemble_size": 3},
     {"orders": "random", "ensemble_size": 3, "num_ranks": 6},
 ]
 

@@ -178,25 +178,13 @@ def inference_method(method: Callable) -> Callable:
     return wrapper
 
 
-# For each model in `evaluation_mode`: the number of threads in it, and the previous training mode of each module.
-_EVALUATED: dict[nn.Module, tuple[int, dict[nn.Module, bool]]] = {}
-_EVALUATED_LOCK = Lock()
-
-
 @contextmanager
 def evaluation_mode(model: nn.Module) -> Iterator[None]:
-    """Thread-safe context manager that switches a model to eval mode and restores the mode of every submodule."""
-    with _EVALUATED_LOCK:
-        count, modes = _EVALUATED.get(model, (0, None))
-        _EVALUATED[model] = count + 1, modes or {module: module.training for module in model.modules()}
-        model.eval()
+    """Switch a model to evaluation mode within a `with` statement, and then restore the mode of every submodule."""
+    modes = {module: module.training for module in model.modules()}
+    model.eval()
     try:
         yield
     finally:
-        with _EVALUATED_LOCK:
-            count, modes = _EVALUATED.pop(model)
-            if count > 1:
-                _EVALUATED[model] = count - 1, modes
-            else:
-                for module, was_training in modes.items():
-                    module.training = was_training
+        for module, was_training in modes.items():
+            module.training = was_training

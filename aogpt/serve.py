@@ -27,7 +27,7 @@ from modeling_aogpt.generation_config import FIELDS
 from modeling_aogpt.loading import Model
 from modeling_aogpt.validation import check_integer, is_integer, suggest
 
-from .texts import cut_around, decode_after, find_starts
+from .texts import cut_around, decode_after, find_starts, lacks_space
 from .worker import Job, Worker, find_end, find_gap
 
 logger = logging.getLogger("uvicorn.error")
@@ -136,6 +136,7 @@ class Sample:
         self.has_gap, self.stops, self.prompt = job.has_gap, stops, prompt
         self.before = ids[: find_gap(ids, server.model.config.mask_token_id)].tolist()
         self.unsent, self.given = (prompt, self.before[server.worker.num_starts(ids) :]) if job.has_echo else ("", [])
+        self.has_space = lacks_space(self.before, prompt, self.tokenizer)
         self.text, self.reason, self.num_tokens, self.num_sent = "", None, 0, 0
 
     def update(self, row: list[int], is_finished: bool) -> None:
@@ -160,7 +161,7 @@ class Sample:
 
     def read(self, ids: list[int]) -> str:
         """Return the text of ids after the prompt. A space before a gap may belong to the gap, but is in the prompt."""
-        return decode_after(self.before, ids, self.tokenizer, self.prompt.endswith(" "))
+        return decode_after(self.before, ids, self.tokenizer, self.has_space)
 
     def take_new(self) -> str:
         """Return the text that was not returned before. With `echo`, it begins with the prompt."""

@@ -20,17 +20,24 @@ def cut_around(before: Ids, after: Ids, room: int, fraction_after: float = 0.5) 
     return before[max(0, len(before) - (room - num_after)) :], after[:num_after]
 
 
+def lacks_space(before: list[int], text: str, tokenizer: PreTrainedTokenizerBase) -> bool:
+    """Return whether `before`, the tokens of `text` before a gap, lack a space at its end, which belongs to the gap."""
+    decoded = tokenizer.decode(before, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+    known, given = (len(part) - len(part.rstrip(" ")) for part in (decoded, text))
+    return known < given
+
+
 def decode_after(before: list[int], ids: list[int], tokenizer: PreTrainedTokenizerBase, has_space: bool = False) -> str:
     """Decode `before` and `ids` together, and return the text of `ids`. Alone, it could lose its leading space.
 
-    If the text before ends with a space (`has_space`) that `before` lacks, the space is not returned.
+    If `has_space`, a leading space belongs to the text before (see [`lacks_space`]), and is not returned.
     """
     before = before[-NUM_TOKENS_BEFORE:]
     whole, start, alone = tokenizer.batch_decode(
         [[*before, *ids], before, ids], skip_special_tokens=True, clean_up_tokenization_spaces=False
     )
     text = whole[len(start) :] if whole.startswith(start) else alone
-    return text.removeprefix(" ") if has_space and not start.endswith(" ") else text
+    return text.removeprefix(" ") if has_space else text
 
 
 def find_starts(ids: list[int], tokenizer: PreTrainedTokenizerBase) -> list[int]:

@@ -32,7 +32,7 @@ from lm_eval.api.model import LM
 from lm_eval.api.registry import register_model
 from torch.nn.utils.rnn import pad_sequence
 
-from aogpt.texts import cut_around, decode_after
+from aogpt.texts import cut_around, decode_after, lacks_space
 from common.commands import one_line_errors, progress_bar
 from common.hardware import default_device
 from common.models import find_model
@@ -347,7 +347,7 @@ class AnyOrderLM(LM):
         num_new = min(num_new, self.arguments.max_gap, self.max_length - 1)
         before, after = cut_around(before, after or [self.tokenizer.eos_token_id], self.max_length - num_new)
         ids = self.filler.with_unknown_length(Gap([*before, *after], len(before), 0), num_new, **settings)
-        return decode_after(before, ids, self.tokenizer, prefix.endswith(" "))
+        return decode_after(before, ids, self.tokenizer, lacks_space(before, prefix, self.tokenizer))
 
     def _continue(self, contexts: list[str], num_new: int, until: Sequence[str], settings: dict[str, Any]) -> list[str]:
         """Return a continuation of each context, which may go on after a stop string."""

@@ -30,7 +30,7 @@ import numpy as np
 import torch
 from transformers import PreTrainedTokenizerBase
 
-from aogpt.texts import cut_around, decode_after
+from aogpt.texts import cut_around, decode_after, lacks_space
 from common.commands import Options, Parser, command_line, one_line_errors, option
 from common.data import evenly_spaced, load_data_of_run
 from common.examples import encode_example
@@ -101,7 +101,7 @@ class Gap:
         start: Position of the first token to remove.
         length: Number of tokens to remove.
         task_id: Name of the row in a file.
-        has_space: Whether the text before the gap ends with a space.
+        has_space: Whether the tokens before the gap lack the last space of the text before it.
     """
 
     ids: list[int]
@@ -201,7 +201,9 @@ def gaps_of_file(folder: Path, options: InfillingArguments) -> list[Gap]:
         # A text that ends with a gap needs end-of-text, which shows how long the gap is.
         before, after = cut_around(ids[:start], ids[start + length :] or [tokenizer.eos_token_id], room)
         gap = Gap([*before, *ids[start : start + length], *after], len(before), length)
-        gaps.append(replace(gap, task_id=row.get("task_id", number), has_space=parts["prefix"].endswith(" ")))
+        gaps.append(
+            replace(gap, task_id=row.get("task_id", number), has_space=lacks_space(before, parts["prefix"], tokenizer))
+        )
     if not gaps:
         raise ValueError(f"{options.file} is empty. Use a file with rows.")
     return gaps

@@ -13,7 +13,7 @@ import torch
 from tokenizers import Tokenizer, models
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
-from aogpt.texts import decode_after
+from aogpt.texts import decode_after, lacks_space
 from common.files import read_json
 from common.tokenizers import train_tokenizer
 from eval.estimates import wilson_interval
@@ -346,13 +346,15 @@ def test_samples_of_a_file(coder: AOGPTForAnyOrderLM, tmp_path: Path, monkeypatc
     assert [json.loads(line)["completion"] for line in lines] == solutions
 
 
+@pytest.mark.parametrize("spaces", [" ", "  ", "    "])
 @pytest.mark.parametrize("kind", ["byte-level", "WordPiece", "characters"])
-def test_a_space_before_a_gap_is_not_repeated_or_lost(kind: str) -> None:
+def test_a_space_before_a_gap_is_not_repeated_or_lost(kind: str, spaces: str) -> None:
     tokenizer = add_mask_token(KINDS[kind]())
-    first, _ = encode_between_masks(f"the {tokenizer.mask_token}.", tokenizer)
+    first, _ = encode_between_masks(f"the{spaces}{tokenizer.mask_token}.", tokenizer)
+    has_space = lacks_space(first, f"the{spaces}", tokenizer)
     for text in ("cat", " cat") if kind == "characters" else ("cat",):
         ids = tokenizer(text if kind != "byte-level" else f" {text}", add_special_tokens=False).input_ids
-        assert decode_after(first, ids, tokenizer, has_space=True) == text
+        assert decode_after(first, ids, tokenizer, has_space) == text
 
 
 @pytest.mark.parametrize(

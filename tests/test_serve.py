@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from threading import Event, Thread
 from types import SimpleNamespace
 from typing import Any
@@ -21,6 +22,7 @@ import pytest
 import torch
 from transformers import PreTrainedTokenizerBase, set_seed
 
+from common.files import read_json
 from common.tokenizers import vocabulary_arguments
 from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM
 from modeling_aogpt.tokenization import load_tokenizer
@@ -40,6 +42,7 @@ from aogpt.serve import (  # noqa: E402 (fastapi may be missing)
     make_app,
 )
 from aogpt.worker import JobStreamer, Worker  # noqa: E402
+from tests.serving import main  # noqa: E402
 
 GREEDY = {"temperature": 0, "order": "left_to_right"}
 
@@ -47,9 +50,13 @@ GREEDY = {"temperature": 0, "order": "left_to_right"}
 @pytest.fixture(scope="module")
 def model_folder(tmp_path_factory: pytest.TempPathFactory) -> str:
     """Return a folder with a random model of 64 positions and a byte-level tokenizer."""
-    folder, tokenizer = tmp_path_factory.mktemp("model"), byte_level()
+    return save_model(tmp_path_factory.mktemp("model"), 64)
+
+
+def save_model(folder: Path, num_positions: int) -> str:
+    tokenizer = byte_level()
     set_seed(0)
-    sizes = SIZES | {"max_position_embeddings": 64, "initializer_range": 0.5}
+    sizes = SIZES | {"max_position_embeddings": num_positions, "initializer_range": 0.5}
     model = AOGPTForAnyOrderLM(AOGPTConfig(**vocabulary_arguments(tokenizer), **sizes))
     perturb_vectors(model)
     model.save_pretrained(folder)
@@ -304,8 +311,13 @@ def test_each_sample_has_the_length_that_the_model_predicts(
         assert choice["logprobs"]["token_logprobs"] == pytest.approx(expected, abs=1e-4)
 
 
+@pytest.mark.parametrize("prompt", ["the ", "the  ", "the\n    ", " "])
 def test_a_space_before_the_gap_is_not_repeated(
-    call: Callable, model: AOGPTForAnyOrderLM, tokenizer: PreTrainedTokenizerBase, monkeypatch: pytest.MonkeyPatch
+    call: Callable,
+    model: AOGPTForAnyOrderLM,
+    tokenizer: PreTrainedTokenizerBase,
+    monkeypatch: pytest.MonkeyPatch,
+    prompt: str,
 ) -> None:
     """The gap includes the space (" cat" is one token), which the prompt already has."""
     cat = tokenizer(" cat").input_ids
@@ -314,8 +326,9 @@ def test_a_space_before_the_gap_is_not_repeated(
     monkeypatch.setattr(
         model, "_generate", lambda ids, *_, **__: SimpleNamespace(sequences=ids.where(ids != mask, cat[0]))
     )
-    body = {"prompt": "the ", "suffix": " sat", "lengths": [1]}
+    body = {"prompt": prompt, "suffix": " sat", "lengths": [1]}
     assert read_texts(call("/v1/completions", body)) == ["cat"]
+    assert call("/infill", {"input_prefix": prompt, "input_suffix": " sat", "lengths": [1]})["content"] == "cat"
 
 
 def test_long_texts_of_editors_are_cut(call: Callable, model: AOGPTForAnyOrderLM) -> None:
@@ -375,7 +388,7 @@ def test_batched_requests_get_the_texts_of_single_requests(
 
 
 def wait_until(is_true: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 120
     while not is_true():
         assert time.monotonic() < deadline
         time.sleep(0.01)
@@ -572,3 +585,13 @@ def test_the_official_client(start: Callable[..., str]) -> None:
         client.completions.create(**given, stream=True, extra_body={"order": "sideways"})
     with pytest.raises(openai.AuthenticationError):
         openai.OpenAI(base_url=url, api_key="wrong", max_retries=0).models.list()
+
+
+def test_the_measurement_of_a_server(tmp_path: Path) -> None:
+    model = save_model(tmp_path / "model", 128)
+    main([model, "--num_requests", "40", "--clients", "1", "6", "--output_dir", str(tmp_path / "out")])
+    *lines, last = read_json(tmp_path / "out" / "serving.json", ("lines",), "tests/serving.py")["lines"]
+    assert [line["right"] for line in lines] == [40, 40]
+    assert last["right"] + last["hung up"] == 40
+    assert last["wrong"] == last["missing"] == 0
+    assert "| 40 |" in (tmp_path / "out" / "serving.md").read_text()

@@ -5,10 +5,9 @@
 A corpus is selected and split (common/corpora.py), tokenized (common/encoding.py) and packed (common/packing.py).
 """
 
-import json
 import logging
-from dataclasses import asdict, dataclass
-from functools import cached_property, lru_cache
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -114,47 +113,30 @@ def _load_tokenizer(texts: Split, arguments: DataArguments) -> PreTrainedTokeniz
 
 
 def load_data_of_run(folder: Path) -> Data:
-    """Load the data of a finished run, and keep them for the next run with the same data.
+    """Load the data of a finished run.
 
     Raise a `ValueError` if the run is not finished, or if its corpus or tokenizer has changed.
     """
-    data = load_data_once(data_options_of_run(folder))
-    check_data_of_run(data, folder, read_finished_run(folder))
-    return data
-
-
-def data_options_of_run(folder: Path) -> str:
-    """Return the data options of a run as JSON, with the name of the tokenizer under which the text is cached."""
-    settings = read_finished_run(folder)["arguments"]
-    name, initial_model = settings.get("tokenizer"), settings.get("init_from")
-    if name is not None and name == initial_model and not Path(name).exists():  # the initial model was moved
-        name = str(folder / "model")
-    others = {"tokenizer": name, "start_token_id": settings.get("start_token_id")}
-    return json.dumps(asdict(DataArguments.from_settings(settings)) | others)
-
-
-@lru_cache(maxsize=1)
-def load_data_once(options: str) -> Data:
-    """Load the data of `DataArguments`, given as JSON. Keep them for the next call."""
-    values = json.loads(options)
-    start_token_id = values.pop("start_token_id")
-    return load_data(DataArguments(**values), start_token_id)
-
-
-def check_data_of_run(data: Data, folder: Path, results: dict[str, Any]) -> None:
-    """Raise a `ValueError` unless `data` have the corpus and tokenizer of the finished run with these `results`."""
+    results = read_finished_run(folder)
+    settings = results["arguments"]
+    arguments = DataArguments.from_settings(settings)
+    name = arguments.tokenizer
+    if name is not None and name == settings.get("init_from") and not Path(name).exists():
+        arguments.tokenizer = str(folder / "model")  # the initial model was moved
+    data = load_data(arguments, settings.get("start_token_id"))
     for name in ("sources", "train", "validation"):
         then, now = results["corpus"][name], data.facts[name]
         if then != now:
             raise ValueError(
-                f"The corpus of {folder} ({data.arguments.name}) has changed since the training: `{name}` was {then}, "
-                f"and is now {now}. Restore the files or, for the texts of a function, its code and version of Python."
+                f"The corpus of {folder} ({arguments.name}) has changed since the training: `{name}` was {then}, and "
+                f"is now {now}. Restore the files or, for the texts of a function, its code and version of Python."
             )
     if data.tokenizer.get_vocab() != load_tokenizer(folder / "model").get_vocab():
         raise ValueError(
             f"The tokenizer {results['corpus']['tokenizer']!r} differs from the tokenizer of {folder / 'model'}. "
             "Restore the tokenizer with which the model was trained."
         )
+    return data
 
 
 def _make_sequences(

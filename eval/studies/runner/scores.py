@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from datasets import IterableDataset
 
-from common.data import data_options_of_run, evenly_spaced, load_data_of_run, load_data_once
+from common.data import Data, evenly_spaced, load_data_of_run
 from common.files import read_json, write_json
 from common.hardware import default_device
 from common.results import ORDER_KINDS, ORDER_SEED, read_finished_run
@@ -86,6 +86,9 @@ def draw_orders(rows: dict[str, list[Any]], seed: int, **settings: Any) -> torch
     return collator([dict(zip(rows, row, strict=True)) for row in zip(*rows.values(), strict=True)])["orders"]
 
 
+_data_of_run = lru_cache(maxsize=1)(load_data_of_run)  # several scores of a run need its data
+
+
 def held_out_rows(folder: Path, count: int | None = None) -> dict[str, list[Any]]:
     """Return evenly spaced held-out sequences of a run.
 
@@ -97,7 +100,7 @@ def held_out_rows(folder: Path, count: int | None = None) -> dict[str, list[Any]
         ValueError: If the run is not finished, or if its corpus or tokenizer has changed.
     """
     results = read_finished_run(folder)
-    rows = load_data_of_run(folder).validation
+    rows = _data_of_run(folder).validation
     numbers = evenly_spaced(len(rows), count or results["evaluations"][-1]["sequences"])
     return rows[numbers] | {"order_seed": numbers}
 
@@ -107,17 +110,15 @@ def unigram_bits_per_byte(folder: Path, rows: dict[str, list[Any]]) -> float | N
 
     One is added to each count. For a streamed corpus, the result is None, because its frequencies are unknown.
     """
-    counts = _count_tokens(data_options_of_run(folder))
+    counts = _count_tokens(_data_of_run(folder))
     if counts is None:
         return None
     bits = -np.log2((counts + 1) / (counts + 1).sum())
     return float(bits[np.array(rows["input_ids"])].sum() / sum(rows["num_bytes"]))
 
 
-@lru_cache(maxsize=1)
-def _count_tokens(options: str) -> np.ndarray | None:
+def _count_tokens(data: Data) -> np.ndarray | None:
     """Return how often each id occurs in the training sequences, or None if these are streamed."""
-    data = load_data_once(options)
     if isinstance(data.train, IterableDataset):
         return None
     batches = split_batches(list(range(len(data.train))), 1000)

@@ -26,14 +26,12 @@ class ReleasedArchitecture:
     """Names and settings of an architecture of another project.
 
     `names` maps names of modules or tensors to names in this package. `{layer}` in a name stands for every layer.
-    `settings` are the settings of the configuration that differ from its defaults. `published_weights` are the weights
-    with which the published numbers were computed: `"ema"` (moving averages) or `"live"` (weights of the last step).
+    `settings` are the settings of the configuration that differ from its defaults.
     """
 
     name: str
     names: dict[str, str] = field(default_factory=dict)
     settings: dict[str, Any] = field(default_factory=dict)
-    published_weights: str = "ema"
 
 
 SAME_NAMES = ReleasedArchitecture("this package")

@@ -7,8 +7,6 @@ The source is a `.pt` file of AO-GPT or sigma-GPT (Hub repository `Cauthyyy/AO-G
 `model.safetensors`. To load the new folder, pass `trust_remote_code=True` to `AutoModel.from_pretrained`.
 """
 
-import os
-import tempfile
 import zipfile
 from dataclasses import replace
 from pathlib import Path
@@ -22,6 +20,7 @@ from .conversion import Blueprint, ReleasedArchitecture, Tensors, read_json, rea
 from .modeling_aogpt import AOGPTForAnyOrderLM, compute_frequencies
 from .modeling_mdm_encoder import MDMEncoderForMaskedLM
 from .tokenization import load_matching_tokenizer
+from .validation import check_choice
 
 # Maps from the name of each module or tensor in released files to its name in this package. The names have the order of
 # `model.parameters()` in the authors' code, because released moving averages are a list in this order. Names that a
@@ -72,7 +71,6 @@ SIGMA_GPT = ReleasedArchitecture(
         "tie_word_embeddings": True,
         "lm_head_bias": False,
     },
-    published_weights="live",  # the authors' evaluation scripts do not load moving averages
 )
 RADD = ReleasedArchitecture(
     "RADD",
@@ -142,21 +140,15 @@ def convert(
         raise ValueError(f"{output_dir} exists and is not an empty folder. Remove it, or choose another folder.")
     model = load_released(source, weights)
     written = [model] if tokenizer is None else [model, load_matching_tokenizer(model.config, tokenizer)]
-    # The files are moved one by one from a temporary folder inside `output_dir`. Renaming the temporary folder to
-    # `output_dir` would fail if `output_dir` is a mount point or the current folder.
-    output_dir.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".", dir=output_dir) as temporary:
-        for part in written:
-            part.save_pretrained(temporary)
-        for path in sorted(Path(temporary).iterdir(), key=lambda path: path.name == "config.json"):
-            os.replace(path, output_dir / path.name)
+    for part in written:
+        part.save_pretrained(output_dir)
     return model
 
 
 def load_released(source: Path, weights: str | None = None) -> AOGPTForAnyOrderLM | MDMEncoderForMaskedLM:
     """Load a released model on the CPU, in the dtype of its file (see [`convert`] for the arguments)."""
-    if weights not in ("ema", "live", None):
-        raise ValueError(f"`weights` must be 'ema' or 'live', but is {weights!r}.")
+    if weights is not None:
+        check_choice("weights", weights, ("ema", "live"))
     return load_encoder(source, weights) if source.is_dir() else load_decoder(source, weights)
 
 
@@ -173,7 +165,8 @@ def load_decoder(source: Path, weights: str | None) -> AOGPTForAnyOrderLM:
     config = read_config(checkpoint, architecture, tensors, source)
     blueprint = Blueprint.make(AOGPTForAnyOrderLM, config, architecture)
     blueprint.check(tensors, str(source), f"its model_args ({architecture.name})")
-    if (weights or architecture.published_weights) == "ema":
+    # The authors' evaluation scripts load moving averages of AO-GPT, but not of sigma-GPT.
+    if weights == "ema" or (weights is None and architecture is AOGPT):
         tensors = read_moving_averages(checkpoint, blueprint, source)
     return blueprint.load(tensors)
 

@@ -1,6 +1,5 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
-import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -268,30 +267,3 @@ def test_an_output_folder_that_is_in_use_is_an_error(
     with pytest.raises(ValueError, match="model exists and is not an empty folder"):
         convert(source, output_dir)
     assert sorted(tmp_path.rglob("*")) == before
-
-
-@AOGPT_ONLY
-def test_a_conversion_that_fails_leaves_no_files(
-    released: Checkpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full_disk(model: AOGPTForAnyOrderLM, folder: str) -> None:
-        (Path(folder) / "config.json").write_text("{}")
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(AOGPTForAnyOrderLM, "save_pretrained", full_disk)
-    source = write(released, tmp_path / "source.pt")
-    with pytest.raises(SystemExit, match=r"^error: .*No space left"):
-        main(["convert", str(source), str(tmp_path / "model")])
-    assert set(tmp_path.rglob("*")) == {source, tmp_path / "model"}
-
-
-@AOGPT_ONLY
-def test_the_configuration_is_written_last(
-    released: Checkpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A folder without it does not load, so the folder of an interrupted conversion is not taken for a model."""
-    moved, replace = [], os.replace
-    monkeypatch.setattr(os, "replace", lambda old, new: moved.append(Path(new).name) or replace(old, new))
-    convert(write(released, tmp_path / "source.pt"), tmp_path / "model")
-    assert moved[-1] == "config.json"
-    assert "model.safetensors" in moved

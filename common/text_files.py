@@ -4,6 +4,7 @@
 
 import glob
 import hashlib
+import json
 import logging
 import os
 import re
@@ -81,8 +82,9 @@ def load_files(
     try:
         loaded = _load(files, kinds[0], sample_by, streaming, num_proc)
     except Exception as error:  # each builder raises its own errors for damaged files and wrong encodings
+        odd_row = _find_odd_row(files) if kinds == ["json"] else ""
         raise ValueError(
-            f"{names} cannot be read as {kinds[0]} in UTF-8, or be cached. Check the files. (Cause: "
+            f"{names} cannot be read as {kinds[0]} in UTF-8, or be cached. {odd_row}Check the files. (Cause: "
             f"{error.__cause__ or error})"
         ) from error
     return loaded if streaming else keep_text(loaded, text_column)
@@ -100,7 +102,8 @@ def _load(
         options, kind = {"sep": separator, "keep_default_na": False, "features": features}, "csv"
     if not streaming:
         # `datasets` identifies files in its cache by name and time. Files with other contents can have the same ones.
-        options |= {"num_proc": num_proc, "name": f"default-{_hash_all(files)}"}
+        digest = hashlib.sha256("".join(map(_hash_content, files)).encode()).hexdigest()[:16]
+        options |= {"num_proc": num_proc, "name": f"default-{digest}"}
     data_files = [glob.escape(file) for file in files]  # `load_dataset` treats names as patterns
     loaded = load_dataset(kind, data_files=data_files, split="train", streaming=streaming, **options)
     if sample_by == "paragraph":  # `datasets` splits at "\n\n", and would leave other blank lines in the paragraphs
@@ -128,6 +131,21 @@ def _read_columns(files: Sequence[str], separator: str) -> list[str]:
                 f"{separator!r}."
             )
     return list(first_rows[0].columns)
+
+
+def _find_odd_row(files: list[str]) -> str:
+    """Describe the first row of JSON Lines that is not an object, or has values of other types than earlier rows."""
+    types: dict[str, type] = {}
+    for file, (number, line) in ((path, row) for path in files for row in read_lines(path)):
+        try:
+            values = json.loads(line).items()
+        except (ValueError, AttributeError):
+            return f"Row {number} of {file} must be a JSON object, but is {line:.100}. "
+        for name, value in values:
+            if value is not None and types.setdefault(name, type(value)) is not type(value):
+                kinds = f"{types[name].__name__} in earlier rows, but {type(value).__name__}"
+                return f"`{name}` is {kinds} in row {number} of {file}. "
+    return ""
 
 
 def read_lines(file: str) -> Iterator[tuple[int, str]]:
@@ -177,11 +195,6 @@ def describe_files(files: Sequence[str]) -> list[dict[str, Any]]:
         {"name": os.path.basename(file), "bytes": os.path.getsize(file), "sha256": _hash_content(file)}
         for file in files
     ]
-
-
-def _hash_all(files: Sequence[str]) -> str:
-    """Return a hash of the contents of files."""
-    return hashlib.sha256("".join(map(_hash_content, files)).encode()).hexdigest()[:16]
 
 
 def _hash_content(file: str) -> str:

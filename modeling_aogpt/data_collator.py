@@ -377,7 +377,10 @@ class DataCollatorForAnyOrderLM(OrderDistribution):
                 "tokenizer.pad_token_id or to any other id of the vocabulary, or make all sequences equally long."
             )
         samples = torch.tensor([self._order_seed(feature) for feature in features])
-        fractions = [_read_fraction(feature, self.left_to_right_fraction) for feature in features]
+        given = [feature.get("left_to_right_fraction") for feature in features]
+        fractions = [self.left_to_right_fraction if fraction is None else float(fraction) for fraction in given]
+        for fraction in fractions:
+            check_number("left_to_right_fraction", fraction, most=1)
         padded_labels = _pad(labels, width, -100)
         num_tokens = torch.tensor(lengths)
         is_token = torch.arange(width) < num_tokens[:, None]
@@ -426,14 +429,6 @@ class DataCollatorForAnyOrderLM(OrderDistribution):
             seed = make_streams(int(make_streams(self.seed, torch.tensor(key[0]))), torch.tensor(key[1]))
             self._stream = key, torch.Generator().manual_seed(int(seed) % 2**63)
         return int(torch.randint(-(2**63), 2**63 - 1, (), generator=self._stream[1]))
-
-
-def _read_fraction(feature: Mapping[str, object], default: float) -> float:
-    """Return the probability that the sequence of a feature gets the left-to-right order."""
-    given = feature.get("left_to_right_fraction")
-    fraction = default if given is None else float(given)
-    check_number("left_to_right_fraction", fraction, most=1)
-    return fraction
 
 
 def _read_feature(feature: Mapping[str, object], index: int) -> tuple[torch.LongTensor, torch.LongTensor]:

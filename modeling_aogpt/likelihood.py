@@ -642,7 +642,7 @@ def average_over_orders(
     `totals` are the log-likelihoods (batch,) of each order. `is_random` is True if the totals depend on random numbers.
     """
     log_likelihood, totals = per_token.sum(dim=-1), torch.stack(totals)
-    check_finite(torch.cat((totals, log_likelihood[None])), scorer.model.dtype)
+    check_finite(log_likelihood, scorer.model.dtype)
     return LogLikelihoodOutput(
         log_likelihood=log_likelihood,
         token_log_likelihood=per_token,

@@ -152,9 +152,8 @@ def check_orders(name: str, orders: torch.Tensor, batch_size: int, length: int) 
 
 
 def check_finite(log_likelihood: torch.Tensor, dtype: torch.dtype) -> None:
-    """Raise a `ValueError` if `log_likelihood` (..., batch) contains a value that is not finite."""
-    is_wrong = ~torch.isfinite(log_likelihood.reshape(-1, log_likelihood.shape[-1])).all(dim=0)
-    if is_wrong.any():
+    """Raise a `ValueError` if `log_likelihood` (batch,) contains a value that is not finite."""
+    if (is_wrong := ~log_likelihood.isfinite()).any():
         raise ValueError(
             f"The log-likelihood of sequence {int(is_wrong.nonzero()[0])} is not finite. Check the weights and "
             f"the dtype in which they were loaded ({dtype})."

@@ -78,7 +78,7 @@ def _answer_nats(model: AOGPTForAnyOrderLM, rows: dict[str, list], numbers: list
     features = [feature | {"order_seed": number} for feature, number in zip(features, numbers, strict=True)]
     nats = []
     for orders in ("gaps_last", "context_first"):  # the answers left to right, and in random orders
-        collator = DataCollatorForAnyOrderLM(0, orders, left_to_right_fraction=0.0, seed=ORDER_SEED)
+        collator = DataCollatorForAnyOrderLM(orders, pad_token_id=0, left_to_right_fraction=0.0, seed=ORDER_SEED)
         batch = {name: values.to(model.device) for name, values in collator(features).items()}
         scores = model.log_likelihood(batch["input_ids"], batch["orders"], attention_mask=batch.get("attention_mask"))
         nats.append(-scores.token_log_likelihood[batch["labels"] != -100].double().sum().cpu())

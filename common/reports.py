@@ -32,11 +32,6 @@ def with_error(value: float, error: float | None, digits: int) -> str:
     return f"{value:.{digits}f}" + ("" if error is None else f" ± {error:.{digits}f}")
 
 
-def make_printable(text: str) -> str:
-    """Replace line breaks and other control characters. A poorly trained model may generate such characters."""
-    return "".join(character if character.isprintable() else "�" for character in text)
-
-
 def style_axes(axes: Axes, title: str) -> None:
     """Set the title of axes, and the grid and borders that are the same in all reports."""
     axes.set_title(title, loc="left", fontsize=11)

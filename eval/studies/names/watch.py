@@ -22,7 +22,6 @@ from common.commands import Options, Parser, one_line_errors, option
 from common.files import atomic_file
 from common.hardware import default_device
 from common.models import find_model
-from common.reports import make_printable
 from common.results import default_length
 from common.tokenizers import num_unpadded
 from modeling_aogpt.generation import AnyOrderGenerationOutput
@@ -89,6 +88,11 @@ def watch(model_name: str, texts: list[str], arguments: WatchArguments) -> tuple
     draw(output, tokenizer, caption, arguments.seconds, arguments.output_dir / "samples.gif")
     sequences = output.sequences.tolist()
     return [tokenizer.decode(ids[: num_unpadded(ids, tokenizer.eos_token_id)]) for ids in sequences], caption
+
+
+def make_printable(text: str) -> str:
+    """Replace line breaks and other control characters. A poorly trained model may generate such characters."""
+    return "".join(character if character.isprintable() else "�" for character in text)
 
 
 def draw(

@@ -150,12 +150,15 @@ def test_killed_runs_end_like_an_uninterrupted_one(tmp_path: Path, num_processes
 
 
 def test_two_processes_sample_the_same_completions(tmp_path: Path) -> None:
-    config, logs, weights = str(write_config(tmp_path)), [], []
+    config, logs, weights, rewards = str(write_config(tmp_path)), [], [], []
     for num_processes in (1, 2):
         out = tmp_path / f"run-{num_processes}"
-        Trainer([config, "--max_steps=3", "--save_steps=3"], num_processes, PolicyTraining).attempt(out)
+        options = ["--max_steps=3", "--save_steps=3", "--eval_batch_size=2"]
+        Trainer([config, *options], num_processes, PolicyTraining).attempt(out)
         logs.append(read_log(out))
+        rewards.append([one["reward"] for one in json.loads((out / "results.json").read_text())["evaluations"]])
         weights.append(load_file(out / "model" / "model.safetensors"))
+    assert rewards[0] == pytest.approx(rewards[1])
     for one, two in zip(*logs, strict=True):
         assert [one.pop(name) for name in ("completion", "reward")] == [
             two.pop(name) for name in ("completion", "reward")

@@ -240,8 +240,9 @@ class PolicyTraining(Pretraining):
         """Compute the mean reward of held-out prompts, with one completion for each."""
         training, accelerator, rows = self.training, self.accelerator, self.data.validation
         rows = [rows[number] for number in evenly_spaced(len(rows), training.eval_sequences or len(rows))]
-        own, size = rows[accelerator.process_index :: accelerator.num_processes], training.eval_batch_size
-        parts = [self.sample(own[first : first + size], 1, SAMPLE_SEED + first) for first in range(0, len(own), size)]
+        size = training.eval_batch_size
+        batches = range(0, len(rows), size)[accelerator.process_index :: accelerator.num_processes]
+        parts = [self.sample(rows[first : first + size], 1, SAMPLE_SEED + first) for first in batches]
         rewards = gather_object([reward for _, _, rewards in parts for reward in rewards.tolist()])
         scores = {"reward": fmean(rewards), "solved": fmean(reward >= 1 for reward in rewards)}
         accelerator.log({f"eval/{name}": value for name, value in scores.items()}, step=self.progress.step)

@@ -69,8 +69,8 @@ def encode_examples(
     """Return a dataset with the columns `input_ids`, `labels`, `in_turns`, `num_tokens` and `num_bytes` of examples.
 
     `labels` are -100 in the context. `in_turns` is described in [`DataCollatorForAnyOrderLM`]. `num_bytes` is the
-    number of UTF-8 bytes of the answers, plus one. A start token at the beginning of a chat is left out, because the
-    model adds it.
+    number of UTF-8 bytes of the answers, plus one if they have an end. A start token at the beginning of a chat is left
+    out, because the model adds it.
 
     Raises:
         ExampleError: If an example does not have the expected form.
@@ -96,7 +96,7 @@ def _encode_batch(
     return {
         **{name: [row[name] for row in rows] for name in ("input_ids", "labels", "in_turns")},
         "num_tokens": [len(row["input_ids"]) for row in rows],
-        "num_bytes": [_count_bytes(row["input_ids"], row["labels"], tokenizer) + 1 for row in rows],
+        "num_bytes": [_count_bytes(row["input_ids"], row["labels"], tokenizer) for row in rows],
     }
 
 
@@ -107,7 +107,7 @@ def _count_bytes(ids: list[int], labels: list[int], tokenizer: PreTrainedTokeniz
         end += len(list(run))
         size = len(tokenizer.decode(ids[:end], skip_special_tokens=True).encode())
         total, before = total + (0 if is_context else size - before), size
-    return total
+    return total + (tokenizer.eos_token_id in labels)
 
 
 def encode_example(example: str, tokenizer: PreTrainedTokenizerBase, start_token_id: int | None) -> dict[str, Any]:

@@ -244,9 +244,9 @@ def test_examples_are_loaded_from_jsonl_and_parquet(model_folder: Path, tmp_path
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_bytes_of_an_answer_include_its_first_space(kind: str) -> None:
-    example = json.dumps({"prompt": "I saw", "completion": " a cat"})
-    (size,) = _encode_batch([example], KINDS[kind](), select=list, start_token_id=None)["num_bytes"]
-    assert size == len(" a cat") + 1
+    examples = {"prompt": "I saw", "completion": " a cat"}, {"prefix": "I saw", "middle": " a", "suffix": " cat"}
+    sizes = _encode_batch([*map(json.dumps, examples)], KINDS[kind](), list, None)["num_bytes"]
+    assert sizes == [len(" a cat") + 1, len(" a")]  # a middle has no end
 
 
 def test_examples_that_are_too_long_are_counted(

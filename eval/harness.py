@@ -20,7 +20,7 @@ import json
 import sys
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from itertools import takewhile
 from typing import Any, NoReturn
 
@@ -33,7 +33,7 @@ from lm_eval.api.registry import register_model
 from torch.nn.utils.rnn import pad_sequence
 
 from aogpt.texts import cut_around, decode_after, lacks_space
-from common.commands import one_line_errors, progress_bar
+from common.commands import Options, one_line_errors, option, progress_bar
 from common.hardware import default_device
 from common.models import find_model
 from common.processes import gather, start_accelerator
@@ -62,50 +62,38 @@ def _to_tensors(queries: Sequence[Gap]) -> tuple[torch.LongTensor, torch.BoolTen
 
 
 @dataclass
-class HarnessArguments:
-    """Arguments of the model type `aogpt`, which are passed with `--model_args`.
+class HarnessArguments(Options):
+    """Arguments of the model type `aogpt`, which are passed with `--model_args`."""
 
-    Args:
-        pretrained: Folder of a model or a run, or Hub name.
-        tokenizer: Folder or Hub name of the tokenizer. Defaults to the model's.
-        context_order: `"left_to_right"` or `"random"`.
-        completion_order: `"left_to_right"` or `"random"`.
-        num_orders: Number of random orders over which the log-likelihood is averaged.
-        seed: Seed of random orders and of sampled text. Results also depend on the batch size.
-        max_gap: Largest number of tokens that are filled in at a mask.
-        batch_size: Number of texts that are scored or generated at once.
-        device: Defaults to "cuda" if available, else "cpu".
-        dtype: Data type of the weights.
-        max_length: Maximum number of tokens of context and completion together. Defaults to the `sequence_length` of
-            the run or, for other models, to the model's maximum. A context that is too long is cut at its start or,
-            if it contains a mask, at its start and end.
-    """
-
-    pretrained: str
-    tokenizer: str | None = None
-    context_order: str = "left_to_right"
-    completion_order: str = "left_to_right"
-    num_orders: int = 1
-    seed: int = 0
-    max_gap: int = 32
-    batch_size: int | str = 16
-    device: str | None = None
-    dtype: str = "float32"
-    max_length: int | None = None
+    pretrained: str = field(metadata={"help": "Folder of a model or a run, or Hub name."})
+    tokenizer: str | None = option(None, "Folder or Hub name of the tokenizer. Defaults to the model's.")
+    context_order: str = option("left_to_right", "left_to_right or random.")
+    completion_order: str = option("left_to_right", "left_to_right or random.")
+    num_orders: int = option(1, "Number of random orders over which the log-likelihood is averaged.", least=1)
+    seed: int = option(0, "Seed of random orders and of sampled text. Results also depend on the batch size.", least=0)
+    max_gap: int = option(32, "Largest number of tokens that are filled in at a mask.", least=1)
+    batch_size: int | str = option(16, "Number of texts that are scored or generated at once.")
+    device: str | None = option(None, 'Defaults to "cuda" if available, else "cpu".')
+    dtype: str = option("float32", "Data type of the weights.")
+    max_length: int | None = option(
+        None,
+        "Maximum number of tokens of context and completion together. Defaults to the sequence_length of the run or, "
+        "for other models, to the model's maximum. A context that is too long is cut at its start or, if it contains a "
+        "mask, at its start and end.",
+    )
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_choice("context_order", self.context_order, ORDER_NAMES)
         check_choice("completion_order", self.completion_order, ORDER_NAMES)
         is_random = "random" in (self.context_order, self.completion_order)
-        if self.num_orders < 1 or (self.num_orders > 1 and not is_random):
+        if self.num_orders > 1 and not is_random:
             raise ValueError(
-                f"`num_orders` is {self.num_orders}. It must be at least 1, and exactly 1 if neither `context_order` "
-                "nor `completion_order` is 'random'. Set `num_orders` to 1, or set one of these orders to 'random'."
+                f"`num_orders` ({self.num_orders}) has no effect if neither `context_order` nor `completion_order` is "
+                "'random'. Set one of them to 'random', or remove `num_orders`."
             )
         self.batch_size = 16 if str(self.batch_size).startswith("auto") else int(self.batch_size)
         check_integer("batch_size", self.batch_size)
-        check_integer("max_gap", self.max_gap)
-        check_integer("seed", self.seed, least=0)
         default = default_device().type
         if self.device is None or (self.device.startswith("cuda") and default == "cpu"):  # the harness passes "cuda"
             self.device = default
@@ -117,7 +105,7 @@ class HarnessArguments:
     @classmethod
     def from_harness(cls, given: dict[str, Any]) -> "HarnessArguments":
         """Return the arguments in `given`, without the arguments that the harness passes to every model."""
-        known = [field.name for field in fields(cls)]
+        known = [item.name for item in fields(cls)]
         for name in given:
             if name not in (*known, *OTHER_ARGUMENTS):
                 hint = suggest(name, known) or f" Known names are {', '.join(known)}."

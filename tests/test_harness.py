@@ -225,7 +225,7 @@ def test_batch_size(folder: str, given: str, size: int) -> None:
         ({"dtype": "nn"}, ("a", "b"), "`dtype` must be a data type of torch .*, but is 'nn'"),
         ({"max_length": 13}, ("a", "b"), r"`max_length` must be an integer from 1 to 12, but is 13"),
         ({"max_length": 0}, ("a", "b"), r"`max_length` must be an integer from 1 to 12, but is 0"),
-        ({"num_orders": 2}, ("a", "b"), r"`num_orders` is 2\. It must be at least 1, and exactly 1 if neither"),
+        ({"num_orders": 2}, ("a", "b"), r"`num_orders` \(2\) has no effect if neither"),
         ({"batch_size": 0}, ("a", "b"), "`batch_size` must be an integer of at least 1, but is 0"),
         ({}, ("a<mask>b<mask>", "c"), r"at most one mask, but 'a<mask>b<mask>' contains 2\."),
         ({}, ("a", ""), "A completion must have 1 to 12 tokens, but one has 0"),

@@ -16,14 +16,14 @@ from common.hardware import versions
 from eval.benchmarks import speed
 from eval.benchmarks.contenders import (
     CONTENDERS,
-    DECODERS,
     ENCODERS,
+    SAMPLERS,
     Contender,
     load_causal_lm,
     make_contenders,
     make_encoder,
+    sample_any_order,
     sample_causal_lm,
-    sample_encoder,
 )
 from eval.benchmarks.speed import SpeedArguments, main, measure, time_contenders
 from eval.benchmarks.speed_report import make_panel
@@ -43,9 +43,9 @@ def test_ablations_do_not_change_samples(name: str) -> None:
     model = random_model()
     if name == "no-lemma":  # draws more tokens than it keeps
         model.generation_config.do_sample = False
-    plain = decode(DECODERS["decoder"](model))
-    assert torch.equal(decode(DECODERS[name](model)), plain)
-    assert torch.equal(decode(DECODERS["decoder"](model)), plain)  # the model is restored
+    plain = decode(sample_any_order(model, **SAMPLERS["decoder"]))
+    assert torch.equal(decode(sample_any_order(model, **SAMPLERS[name])), plain)
+    assert torch.equal(decode(sample_any_order(model, **SAMPLERS["decoder"])), plain)  # the model is restored
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ def test_rows_and_queries_of_each_pass(name: str, rows: list[int] | None, querie
     seen: dict[str, list[int]] = {"rows": [], "queries": []}
     model.model.layers[0].register_forward_hook(lambda *values: seen["rows"].append(values[1][0].shape[1]))
     model.lm_head.register_forward_hook(lambda *values: seen["queries"].append(values[1][0].shape[0] // 3))
-    decode(DECODERS[name](model))
+    decode(sample_any_order(model, **SAMPLERS[name]))
     if rows is None:
         assert len(seen["rows"]) < 24
     else:
@@ -84,7 +84,7 @@ def test_encoders_have_the_sizes_of_the_decoder(name: str) -> None:
         lambda module, arguments, options: noise_levels.append(options["sigma"]), with_kwargs=True
     )
     encoder.lm_head.register_forward_hook(lambda *values: queries.append(values[1][0].shape[0] // 3))
-    decode(sample_encoder(encoder))
+    decode(sample_any_order(encoder, **SAMPLERS[name]))
     if name == "sedd":
         assert all(level is not None for level in noise_levels)
         assert queries[0] == 12

@@ -2,13 +2,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Contenders: the samplers that `speed.py` times. Each is a model with a way to generate.
 
-To add a sampler of a decoder, add a line to `DECODERS`. To add an encoder, add its settings to `ENCODERS`.
+To add a sampler, add its settings to `SAMPLERS`. To add an encoder, also add its configuration to `ENCODERS`.
 """
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 from unittest.mock import patch
 
@@ -94,52 +93,44 @@ class WithoutCache(CachedDecodingState):
         return super().query(num_queries)
 
 
-# Functions that return a contender for a decoder. `patch.object` changes an attribute while the contender generates.
-DECODERS: dict[str, Callable[[AOGPTForAnyOrderLM], Contender]] = {
-    "decoder": partial(sample_any_order, remark="cache; a step queries only the positions it unmasks (Lemma 4.1)"),
-    "no-lemma": partial(
-        sample_any_order,
-        remark="cache; a step queries all masked positions, draws a token for each, and keeps a part of them",
-        context=lambda model: patch.object(ScheduledUnmasking, "is_adaptive", True),
-    ),
-    "confidence-blocks": partial(
-        sample_any_order,
-        remark=f"cache; blocks of {BLOCK_LENGTH} positions; a step queries the masked positions of the current block, "
-        "and keeps those of which the model is most certain",
-        order="confidence",
-        block_length=BLOCK_LENGTH,
-        stop_at_eos=False,
-    ),
-    "no-cache": partial(
-        sample_any_order,
-        remark="a step computes all rows of the context again",
-        context=lambda model: patch.object(model, "decoding_state_class", WithoutCache),
-    ),
-    "one-by-one": partial(
-        sample_any_order,
-        remark="cache; one token per pass, in a random order: an exact sample of the model",
-        takes_steps=False,
-    ),
-    "left-to-right": partial(
-        sample_any_order,
-        remark="like one-by-one, but from left to right",
-        takes_steps=False,
-        order="left_to_right",
-        stop_at_eos=False,
-    ),
-    "speculative": partial(
-        sample_any_order,
-        remark="an exact sample like one-by-one, with drafts from the model itself",
-        takes_steps=False,
-        strategy="speculative",
-    ),
-    "prompt-lookup": partial(
-        sample_any_order,
-        remark="an exact sample like one-by-one, with drafts from the text so far",
-        takes_steps=False,
-        strategy="speculative",
-        draft="prompt_lookup",
-    ),
+# Arguments of `sample_any_order` by name: first for decoders, then for encoders. `patch.object` changes an attribute
+# while the contender generates.
+SAMPLERS: dict[str, dict[str, Any]] = {
+    "decoder": {"remark": "cache; a step queries only the positions it unmasks (Lemma 4.1)"},
+    "no-lemma": {
+        "remark": "cache; a step queries all masked positions, draws a token for each, and keeps a part of them",
+        "context": lambda model: patch.object(ScheduledUnmasking, "is_adaptive", True),
+    },
+    "confidence-blocks": {
+        "remark": f"cache; blocks of {BLOCK_LENGTH} positions; a step queries the masked positions of the current "
+        "block, and keeps those of which the model is most certain",
+        **{"order": "confidence", "block_length": BLOCK_LENGTH, "stop_at_eos": False},
+    },
+    "no-cache": {
+        "remark": "a step computes all rows of the context again",
+        "context": lambda model: patch.object(model, "decoding_state_class", WithoutCache),
+    },
+    "one-by-one": {
+        "remark": "cache; one token per pass, in a random order: an exact sample of the model",
+        "takes_steps": False,
+    },
+    "left-to-right": {
+        "remark": "like one-by-one, but from left to right",
+        **{"takes_steps": False, "order": "left_to_right", "stop_at_eos": False},
+    },
+    "speculative": {
+        "remark": "an exact sample like one-by-one, with drafts from the model itself",
+        **{"takes_steps": False, "strategy": "speculative"},
+    },
+    "prompt-lookup": {
+        "remark": "an exact sample like one-by-one, with drafts from the text so far",
+        **{"takes_steps": False, "strategy": "speculative", "draft": "prompt_lookup"},
+    },
+    "encoder": {"remark": "full attention, so no cache; a step draws only the positions it unmasks (Lemma 4.1)"},
+    "sedd": {
+        "remark": "SEDD with its sampler: a step predicts all masked positions, and the score selects those it unmasks",
+        "unmasking": "analytic",
+    },
 }
 
 # Configuration of each encoder. Sizes, such as `hidden_size`, are taken from the decoder.
@@ -151,16 +142,6 @@ def make_encoder(name: str, config: AOGPTConfig) -> MDMEncoderForMaskedLM:
     sizes = {key: getattr(config, key) for key in AOGPTConfig.__annotations__}
     sizes["vocab_size"] = max(config.vocab_size, config.mask_token_id + 1)  # encoders embed the mask token
     return MDMEncoderForMaskedLM(MDMEncoderConfig(**sizes | ENCODERS[name]))
-
-
-def sample_encoder(model: MDMEncoderForMaskedLM) -> Contender:
-    """Return a contender that generates with an encoder. SEDD models have their own sampler; others use Lemma 4.1."""
-    if model.config.target_injection == "sigma":
-        remark = "SEDD with its sampler: a step predicts all masked positions, and the score selects those it unmasks"
-        return sample_any_order(model, remark, unmasking="analytic")
-    return sample_any_order(
-        model, "full attention, so no cache; a step draws only the positions it unmasks (Lemma 4.1)"
-    )
 
 
 # ----------------------------------------------------------------------------------------------------- other models
@@ -219,7 +200,7 @@ def make_compared(name: str, decoder: AOGPTForAnyOrderLM) -> Contender:
 
 # -------------------------------------------------------------------------------------------------------------- all
 
-CONTENDERS = (*DECODERS, *ENCODERS, "llama")
+CONTENDERS = (*SAMPLERS, "llama")
 
 
 def make_contenders(
@@ -233,19 +214,21 @@ def make_contenders(
     """
     contenders = {}
     for name in names:
-        if name in DECODERS or ":" in name:
-            contenders[name] = DECODERS[name](decoder) if name in DECODERS else make_compared(name, decoder)
+        if ":" in name:
+            contenders[name] = make_compared(name, decoder)
             continue
         with decoder.device:
             if name in ENCODERS:
                 model = make_encoder(name, decoder.config)
+            elif name in SAMPLERS:
+                model = decoder
             else:
                 model = make_llama(decoder.config) if name == "llama" else load_causal_lm(name, length)
         model = model.eval().to(decoder.device, decoder.dtype)
-        if name in ENCODERS:
-            if compiles:
-                model.model.compile()
-            contenders[name] = sample_encoder(model)
+        if compiles and name in ENCODERS:
+            model.model.compile()
+        if name in SAMPLERS:
+            contenders[name] = sample_any_order(model, **SAMPLERS[name])
         else:
             contenders[name] = sample_causal_lm(model, compiles)
     return contenders

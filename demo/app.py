@@ -121,11 +121,7 @@ def decode(token: int, tokenizer: PreTrainedTokenizerBase) -> str | None:
 
 
 def fill(
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
-    ids: torch.LongTensor,
-    seed: int,
-    **settings: Any,
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, ids: torch.LongTensor, seed: int, **settings: Any
 ) -> Iterator[list[Token]]:
     """Yield tokens before the first step, after each step, and finally with their log-probabilities.
 

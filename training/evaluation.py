@@ -49,10 +49,8 @@ def evaluate(model: Model, rows: Dataset, training: TrainingArguments, accelerat
         totals[0] += sum(batch["num_bytes"])
         if is_encoder:
             totals[1] += _encoder_nats(model, batch["input_ids"], samples, num_rows)
-        elif "in_turns" in batch:
-            totals[1:] += _answer_nats(model, batch, chosen)
         else:
-            totals[1:] += _decoder_nats(model, batch["input_ids"], chosen)
+            totals[1:] += _decoder_nats(model, batch, chosen)
     num_bytes, *nats = torch.tensor(gather_object([totals.tolist()]), dtype=torch.float64).sum(dim=0).tolist()
     return {
         **{kind: total / num_bytes / math.log(2) for kind, total in zip(kinds, nats, strict=True)},
@@ -62,24 +60,21 @@ def evaluate(model: Model, rows: Dataset, training: TrainingArguments, accelerat
     }
 
 
-def _decoder_nats(model: AOGPTForAnyOrderLM, sequences: list[list[int]], numbers: list[int]) -> torch.Tensor:
-    """Return the sum of the nats of all tokens left to right, and in random orders drawn from the seeds `numbers`."""
-    features = [{"input_ids": ids, "order_seed": number} for ids, number in zip(sequences, numbers, strict=True)]
-    batch = DataCollatorForAnyOrderLM(left_to_right_fraction=0.0, seed=ORDER_SEED)(features)
-    batch = keep_first_tokens(batch, model.config.start_token_id)
-    input_ids, orders = batch["input_ids"].to(model.device), batch["orders"].to(model.device)
-    scores = [model.log_likelihood(input_ids, orders=order) for order in ("left_to_right", orders)]
-    return torch.stack([-score.log_likelihood.double().sum().cpu() for score in scores])
+def _decoder_nats(model: AOGPTForAnyOrderLM, rows: dict[str, list], numbers: list[int]) -> torch.Tensor:
+    """Return the sum of the nats of all tokens left to right, and in random orders drawn from the seeds `numbers`.
 
-
-def _answer_nats(model: AOGPTForAnyOrderLM, rows: dict[str, list], numbers: list[int]) -> torch.Tensor:
-    """Return the sums of `_decoder_nats` for the answers of examples, given the context."""
+    In examples, these are the nats of the answers, given the context.
+    """
+    has_examples = "in_turns" in rows
     features = [dict(zip(rows, row, strict=True)) for row in zip(*rows.values(), strict=True)]
     features = [feature | {"order_seed": number} for feature, number in zip(features, numbers, strict=True)]
     nats = []
-    for orders in ("gaps_last", "context_first"):  # the answers left to right, and in random orders
+    for orders in ("gaps_last", "context_first") if has_examples else ("left_to_right", "random"):
         collator = DataCollatorForAnyOrderLM(orders, pad_token_id=0, left_to_right_fraction=0.0, seed=ORDER_SEED)
-        batch = {name: values.to(model.device) for name, values in collator(features).items()}
+        batch = collator(features)
+        if not has_examples:
+            batch = keep_first_tokens(batch, model.config.start_token_id)
+        batch = {name: values.to(model.device) for name, values in batch.items()}
         scores = model.log_likelihood(batch["input_ids"], batch["orders"], attention_mask=batch.get("attention_mask"))
         nats.append(-scores.token_log_likelihood[batch["labels"] != -100].double().sum().cpu())
     return torch.stack(nats)
@@ -98,12 +93,7 @@ def _encoder_nats(model: MDMEncoderForMaskedLM, sequences: list[list[int]], samp
 
 
 def write_samples(
-    model: Model,
-    tokenizer: PreTrainedTokenizerBase,
-    count: int,
-    length: int,
-    path: Path,
-    training: TrainingArguments,
+    model: Model, tokenizer: PreTrainedTokenizerBase, count: int, length: int, path: Path, training: TrainingArguments
 ) -> None:
     """Generate `count` texts of `length` tokens in orders of the training, and write them to a file.
 

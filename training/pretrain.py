@@ -388,10 +388,7 @@ class Pretraining:
         since, progress = since or TrainingProgress(), self.progress
         num_tokens = (progress.step - since.step) * self.training.batch_size * self.data.mean_length
         speed = num_tokens / (progress.train_seconds - since.train_seconds)
-        usage = {
-            "tokens_per_second": speed,
-            "peak_memory_gb": peak_memory(self.accelerator.device) / 1e9,
-        }
+        usage = {"tokens_per_second": speed, "peak_memory_gb": peak_memory(self.accelerator.device) / 1e9}
         if self.peak_flops is not None:
             flops = speed * flops_per_token(self.model.config, self.settings["sequence_length"])
             usage["mfu"] = flops / self.peak_flops / self.accelerator.num_processes

@@ -35,13 +35,7 @@ from modeling_aogpt.conversion import SAME_NAMES, Blueprint, ReleasedArchitectur
 from modeling_aogpt.convert_reference_checkpoint import SIGMA_GPT
 from modeling_aogpt.loading import load_pretrained, read_any_config
 from modeling_aogpt.tokenization import load_tokenizer
-from training.conversion.core import (
-    FAMILIES,
-    check_predictions,
-    convert_settings,
-    read_source_facts,
-    save_converted,
-)
+from training.conversion.core import FAMILIES, check_predictions, convert_settings, read_source_facts, save_converted
 
 # Keys of `source_config` that are not settings of the source. Model cards and the export use them.
 SOURCE_FACTS = ("_name_or_path", "license", "generation_config", "mask_token")
@@ -88,10 +82,7 @@ def convert_config(
 
 @torch.no_grad()
 def convert_model(
-    source: PreTrainedModel,
-    start_token_id: int,
-    target_injection: str | None = None,
-    max_length: int | None = None,
+    source: PreTrainedModel, start_token_id: int, target_injection: str | None = None, max_length: int | None = None
 ) -> AOGPTForAnyOrderLM:
     """Convert a causal language model into an any-order model, as described at the top of this file.
 

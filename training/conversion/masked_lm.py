@@ -45,13 +45,7 @@ from modeling_aogpt.conversion import (
 )
 from modeling_aogpt.tokenization import add_mask_token, load_tokenizer
 from modeling_aogpt.validation import is_integer
-from training.conversion.core import (
-    check_predictions,
-    convert_settings,
-    make_causal,
-    read_source_facts,
-    save_converted,
-)
+from training.conversion.core import check_predictions, convert_settings, make_causal, read_source_facts, save_converted
 
 # Settings of LLaDA's config.json, and their names in the configuration of a Llama.
 LLADA_SETTINGS = {

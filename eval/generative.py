@@ -18,7 +18,7 @@ import re
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -43,6 +43,8 @@ from modeling_aogpt.tokenization import load_tokenizer
 from modeling_aogpt.unmasking import SCORE_UNMASKING
 
 MAX_N = 3  # largest n of distinct-n
+# Settings that determine the samples of a cell, with the identity of the model's weights, by their JSON text.
+Cells = dict[str, dict[str, Any]]
 
 
 @dataclass
@@ -97,53 +99,28 @@ class GenerativeArguments(Options):
         return list(itertools.product(self.top_p or [1.0], self.temperature or [1.0]))
 
 
-@dataclass(frozen=True)
-class Cell:
-    """Settings that determine a set of samples. The samples are one cell of the table of results.
-
-    `weights` identifies the weights of the model (see `identity_of_weights`).
-    """
-
-    model: str
-    weights: str | None
-    steps: int
-    top_p: float
-    temperature: float
-    top_p_rule: str
-    schedule: str
-    unmasking: str
-    num_samples: int
-    length: int
-    batch_size: int
-    seed: int
-    dtype: str
-
-    def path(self, folder: Path) -> Path:
-        """Return the path in `folder` of the file with the samples of the cell."""
-        model = re.sub(r"[^\w.-]+", "--", self.model).strip("-")
-        name = f"steps-{self.steps}_top-p-{self.top_p}_temperature-{self.temperature}.jsonl"
-        return folder / "samples" / model / name
+def path_of_samples(cell: dict[str, Any], folder: Path) -> Path:
+    """Return the path in `folder` of the file with the samples of a cell."""
+    model = re.sub(r"[^\w.-]+", "--", cell["model"]).strip("-")
+    name = "steps-{steps}_top-p-{top_p}_temperature-{temperature}.jsonl".format(**cell)
+    return folder / "samples" / model / name
 
 
 def sample_cells(
-    cells: Sequence[Cell], model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, journal: Journal
-) -> dict[Cell, tuple[dict[str, Any], list[Sample]]]:
+    cells: Cells, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, journal: Journal
+) -> dict[str, tuple[dict[str, Any], list[Sample]]]:
     """Return the settings and costs, and the samples of each cell. The seed of a batch depends on its first index."""
-    cells_by_key = {json.dumps(asdict(cell)): cell for cell in cells}
 
     def sample(key: str, indices: list[int]) -> list[tuple[dict[str, Any], list[float]]]:
-        cell, started = cells_by_key[key], time.perf_counter()
+        cell, started = cells[key], time.perf_counter()
         output = model.generate(
-            max_length=cell.length,
-            num_steps=cell.steps,
-            top_p=cell.top_p,
-            temperature=cell.temperature,
-            top_p_rule=cell.top_p_rule if cell.top_p < 1 else None,  # not allowed if top_p is 1
+            max_length=cell["length"],
+            num_steps=cell["steps"],
+            top_p_rule=cell["top_p_rule"] if cell["top_p"] < 1 else None,  # not allowed if top_p is 1
+            **{name: cell[name] for name in ("top_p", "temperature", "schedule", "unmasking")},
             **dict.fromkeys(("top_k", "min_p", "repetition_penalty", "no_repeat_ngram_size")),  # not the model's own
-            schedule=cell.schedule,
-            unmasking=cell.unmasking,
             num_return_sequences=len(indices),
-            generator=make_generator(cell.seed, indices[0]),
+            generator=make_generator(cell["seed"], indices[0]),
             return_dict_in_generate=True,
         )
         samples = map(asdict, make_samples(output.sequences.tolist(), tokenizer))
@@ -151,24 +128,24 @@ def sample_cells(
         return list(zip(samples, [costs, *[[0, 0, 0]] * (len(indices) - 1)], strict=True))
 
     sampled = {}
-    sizes = {key: cell.num_samples for key, cell in cells_by_key.items()}
-    desc = f"Sampling {cells[0].model}"
-    for key, values in journal.complete(sizes, cells[0].batch_size, sample, desc=desc, unit="batch").items():
+    first, *_ = cells.values()
+    sizes, desc = {key: cell["num_samples"] for key, cell in cells.items()}, f"Sampling {first['model']}"
+    for key, values in journal.complete(sizes, first["batch_size"], sample, desc=desc, unit="batch").items():
         samples, costs = zip(*values, strict=True)
         seconds, passes, rows = map(sum, zip(*costs, strict=True))
         facts = {"seconds": round(seconds, 2), "num_forward_passes": passes, "num_rows": rows}
-        sampled[cells_by_key[key]] = {"cell": json.loads(key), **facts}, [Sample(**sample) for sample in samples]
+        sampled[key] = {"cell": cells[key], **facts}, [Sample(**sample) for sample in samples]
     return sampled
 
 
-def read_cell(cell: Cell, folder: Path) -> tuple[dict[str, Any], list[Sample]] | None:
+def read_cell(cell: dict[str, Any], folder: Path) -> tuple[dict[str, Any], list[Sample]] | None:
     """Return the settings and costs, and the samples of a cell, or None if they have not been generated yet."""
-    path = cell.path(folder)
+    path = path_of_samples(cell, folder)
     if not path.exists():
         return None
     lines = path.read_text(encoding="utf-8").splitlines()
     facts = json.loads(lines[0])
-    if different := sorted(name for name, value in asdict(cell).items() if facts["cell"].get(name) != value):
+    if different := sorted(name for name, value in cell.items() if facts["cell"].get(name) != value):
         raise ValueError(
             f"The samples in {path} were generated with another value of {', '.join(different)}. Set another "
             "`output_dir`, or delete the file."
@@ -198,12 +175,8 @@ def judge_cell(
     }
 
 
-def _make_cells(name: str, arguments: GenerativeArguments) -> Iterator[Cell]:
-    """Yield the cells of a model. Raise a `ValueError` if the model does not support `length` or `unmasking`."""
-    shared = {
-        key: getattr(arguments, key)
-        for key in ("top_p_rule", "schedule", "unmasking", "num_samples", "batch_size", "seed", "dtype")
-    }
+def _make_cells(name: str, arguments: GenerativeArguments) -> Cells:
+    """Return the cells of a model. Raise a `ValueError` if the model does not support `length` or `unmasking`."""
     config = read_config(name)
     if arguments.unmasking in SCORE_UNMASKING and config.target_injection != "sigma":
         raise ValueError(
@@ -217,9 +190,14 @@ def _make_cells(name: str, arguments: GenerativeArguments) -> Iterator[Cell]:
             f"`length` must be at most {longest}, the `max_position_embeddings` of {name}, but is {length}. "
             "Decrease `length`."
         )
-    weights = identity_of_weights(name)
-    for (top_p, temperature), steps in itertools.product(arguments.settings(), arguments.steps):
-        yield Cell(name, weights, steps, top_p, temperature, length=length, **shared)
+    names = ("top_p_rule", "schedule", "unmasking", "num_samples", "length", "batch_size", "seed", "dtype")
+    of_model = {"model": name, "weights": identity_of_weights(name)}
+    shared = {key: getattr(arguments, key) for key in names} | {"length": length}
+    cells = (
+        of_model | {"steps": steps, "top_p": top_p, "temperature": temperature} | shared
+        for (top_p, temperature), steps in itertools.product(arguments.settings(), arguments.steps)
+    )
+    return {json.dumps(cell): cell for cell in cells}
 
 
 def generative(models: Sequence[str], arguments: GenerativeArguments) -> list[dict[str, Any]]:
@@ -228,9 +206,9 @@ def generative(models: Sequence[str], arguments: GenerativeArguments) -> list[di
     check_is_no_run(folder)
     accelerator = start_accelerator()
     # Errors in settings, existing samples or the judge are found here, before sampling, which may take hours.
-    cells = {name: list(dict.fromkeys(_make_cells(name, arguments))) for name in models}
-    sampled = {cell: read_cell(cell, folder) for name in cells for cell in cells[name]}
-    missing = {name: [cell for cell in cells[name] if sampled[cell] is None] for name in cells}
+    cells = {name: _make_cells(name, arguments) for name in models}
+    sampled = {key: read_cell(cell, folder) for name in cells for key, cell in cells[name].items()}
+    missing = {name: {key: cell for key, cell in cells[name].items() if sampled[key] is None} for name in cells}
     check_same_everywhere(missing=sum(map(len, missing.values())))
     judge = Judge(find_model(arguments.judge), torch.device("cpu"), dtype)
     journal = Journal(name_by_content(folder / ".unfinished", ()))
@@ -239,18 +217,18 @@ def generative(models: Sequence[str], arguments: GenerativeArguments) -> list[di
     for name in filter(missing.get, missing):
         model, tokenizer = load_model(name, dtype=dtype).to(accelerator.device), load_tokenizer(name)
         new = sample_cells(missing[name], model, tokenizer, journal)
-        sampled |= {cell: (facts | machine, samples) for cell, (facts, samples) in new.items()}
+        sampled |= {key: (facts | machine, samples) for key, (facts, samples) in new.items()}
         with together(accelerator):
-            for cell in missing[name] if accelerator.is_main_process else ():
-                lines = [sampled[cell][0], *map(asdict, sampled[cell][1])]
-                write_text(cell.path(folder), "".join(json.dumps(line) + "\n" for line in lines))
+            for key, cell in missing[name].items() if accelerator.is_main_process else ():
+                lines = [sampled[key][0], *map(asdict, sampled[key][1])]
+                write_text(path_of_samples(cell, folder), "".join(json.dumps(line) + "\n" for line in lines))
         del model  # frees memory for the judge
     journal.remove()
     judge.scorer.model.to(accelerator.device)
     return [
-        judge_cell(*sampled[cell], load_tokenizer(name), judge)
+        judge_cell(*sampled[key], load_tokenizer(name), judge)
         for name in cells
-        for cell in progress_bar(
+        for key in progress_bar(
             cells[name], desc=f"Judging {name}", unit="cell", disable=not accelerator.is_main_process
         )
     ]

@@ -13,7 +13,6 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
-from multiprocessing.connection import wait as wait_for
 from typing import Any
 
 import numpy as np
@@ -96,10 +95,9 @@ def _end_with_parent(worker: int) -> None:
     """
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.SIG_IGN)
-    training_ended = multiprocessing.parent_process().sentinel
 
     def wait() -> None:
-        wait_for([training_ended])
+        multiprocessing.parent_process().join()
         os._exit(1)
 
     threading.Thread(target=wait, daemon=True).start()

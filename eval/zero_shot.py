@@ -199,11 +199,7 @@ def zero_shot(
 def _choose_precisions(scorer: ModelScorer, arguments: ScoringArguments) -> dict[str, str]:
     """Return the measures to compute, each with its mixed precision."""
     for measure in arguments.measures:
-        if measure not in scorer.measures:
-            raise ValueError(
-                f"For a model of type {scorer.model.config.model_type}, `measures` must be among "
-                f"{', '.join(scorer.measures)}, but contains {measure!r}. Remove this value."
-            )
+        check_choice("measures", measure, scorer.measures, f" for a model of type {scorer.model.config.model_type}")
     measures = arguments.measures or scorer.default_measures
     _check_options(scorer, arguments, measures)
     published = published_precisions(scorer.model.config) if arguments.is_published else {}

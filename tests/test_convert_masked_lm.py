@@ -338,7 +338,7 @@ def test_incomplete_folders_are_errors(llada: Path, tmp_path: Path) -> None:
 def test_settings_are_checked_before_weights_are_read(llada: Path, tmp_path: Path) -> None:
     for path in llada.glob("*.safetensors*"):
         path.unlink()
-    with pytest.raises(ValueError, match="`max_length` must be between 1 and 64"):
+    with pytest.raises(ValueError, match="`max_length` must be an integer from 1 to 64"):
         convert(str(llada), tmp_path / "model", max_length=65)
 
 

@@ -508,7 +508,7 @@ def test_models_that_cannot_be_scored(
 ) -> None:
     with pytest.raises(ValueError, match="no model 'nowhere'"):
         zero_shot("nowhere", arguments)
-    with pytest.raises(ValueError, match="`measures` must be among left_to_right, but"):
+    with pytest.raises(ValueError, match="`measures` must be one of 'left_to_right' for a model of type"):
         zero_shot(judge, replace(arguments, measures=["any_order"]))
     small = GPT2Config(vocab_size=15, n_positions=12, n_embd=8, n_layer=1, n_head=1)
     GPT2LMHeadModel(small).save_pretrained(tmp_path / "small")

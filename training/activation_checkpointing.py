@@ -20,12 +20,10 @@ from transformers import PreTrainedModel
 ActivationCheckpointing = Literal["none", "selective", "full"]
 
 PRODUCTS = (torch.ops.aten.mm.default, torch.ops.aten.addmm.default)
+KERNELS = ("flash_attention_for_cpu", "flash_attention", "efficient_attention", "cudnn_attention")
 ATTENTION = tuple(
-    getattr(torch.ops.aten, f"_scaled_dot_product_{kind}").default
-    for kind in (
-        *("flash_attention_for_cpu", "flash_attention", "efficient_attention", "cudnn_attention"),
-        "fused_attention_overrideable",
-    )
+    getattr(torch.ops.aten, f"_scaled_dot_product_{kernel}").default
+    for kernel in (*KERNELS, "fused_attention_overrideable")
 )
 
 

@@ -25,6 +25,7 @@ from unittest.mock import patch
 
 import torch
 from torch.profiler import ProfilerActivity, profile
+from torch.utils.benchmark import Timer
 
 from common.commands import Options, Parser, command_line, one_line_errors, option
 from common.files import make_folder, read_json, write_json, write_text
@@ -125,13 +126,10 @@ def measure_training(config: AOGPTConfig, num_warm_ups: int = 3, num_steps: int 
         torch.cuda.reset_peak_memory_stats()
         used = torch.cuda.memory_allocated()  # by the models that generate
     step = make_training_step(config)
-    for number in range(num_warm_ups + num_steps):
-        if number == num_warm_ups:
-            synchronize(DEVICE)
-            start = time.perf_counter()
+    for _ in range(num_warm_ups):
         step()
-    synchronize(DEVICE)
-    seconds, memory = (time.perf_counter() - start) / num_steps, (peak_memory(DEVICE) - used) / 1e9
+    seconds = Timer("step()", globals={"step": step}, num_threads=torch.get_num_threads()).timeit(num_steps).mean
+    memory = (peak_memory(DEVICE) - used) / 1e9
     with make_profile() as profiler:
         step()
         synchronize(DEVICE)

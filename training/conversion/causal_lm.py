@@ -35,6 +35,7 @@ from modeling_aogpt.conversion import SAME_NAMES, Blueprint, ReleasedArchitectur
 from modeling_aogpt.convert_reference_checkpoint import SIGMA_GPT
 from modeling_aogpt.loading import load_pretrained, read_any_config
 from modeling_aogpt.tokenization import load_tokenizer
+from modeling_aogpt.validation import check_choice
 from training.conversion.core import FAMILIES, check_predictions, convert_settings, read_source_facts, save_converted
 
 # Keys of `source_config` that are not settings of the source. Model cards and the export use them.
@@ -67,10 +68,7 @@ def convert_config(
     is_gpt2 = isinstance(source, GPT2Config)
     target_injection = target_injection or ("adaln" if is_gpt2 else "none")
     allowed = INJECTIONS[1:] if is_gpt2 else INJECTIONS[:2]
-    if target_injection not in allowed:
-        raise ValueError(
-            f"For this model, `target_injection` must be one of {', '.join(allowed)}, but is {target_injection!r}."
-        )
+    check_choice("target_injection", target_injection, allowed, " for this model")
     given = json.loads(source.to_json_string())
     return AOGPTConfig(
         **settings,

@@ -21,6 +21,7 @@ from yaml import YAMLError
 from common.models import save_model
 from modeling_aogpt import AOGPTForAnyOrderLM, MDMEncoderForMaskedLM
 from modeling_aogpt.conversion import Tensors
+from modeling_aogpt.validation import check_integer
 
 # Settings that have the same name and meaning in Transformers and in this package.
 COMMON_SETTINGS = (
@@ -73,8 +74,7 @@ def convert_settings(source: PreTrainedConfig, names: set[str], max_length: int 
         )
     longest = source.max_position_embeddings
     max_length = longest if max_length is None else max_length
-    if not 1 <= max_length <= longest:
-        raise ValueError(f"`max_length` must be between 1 and {longest} (the limit of SOURCE), but is {max_length}.")
+    check_integer("max_length", max_length, most=longest)
     settings = {name: getattr(source, name) for name in COMMON_SETTINGS if hasattr(source, name)}
     settings |= {
         "max_position_embeddings": max_length,

@@ -39,11 +39,6 @@ GENERATIVE: dict[tuple[float, float], dict[str, list[float]]] = {
 SIZES = {"small": (100e6, 250e6), "medium": (250e6, 500e6)}
 
 
-def _published_size(num_parameters: int) -> str | None:
-    """Return the size of the published models with which a model is compared, or None if there is no such size."""
-    return next((size for size, (least, most) in SIZES.items() if least <= num_parameters < most), None)
-
-
 CLEAN = "clean protocol, which drops no tokens"
 
 
@@ -77,7 +72,8 @@ def list_departures(results: dict[str, Any], measure: str, names: Iterable[str])
 
 def paper_table(runs: Sequence[dict[str, Any]]) -> str:
     """Return the paper's Tables 4 and 5, with results of `runs` in bold below published results for the same size."""
-    sizes = sorted({size for run in runs if (size := _published_size(run["num_parameters"]))})
+    counts = [run["num_parameters"] for run in runs]
+    sizes = sorted(size for size, (least, most) in SIZES.items() if any(least <= count < most for count in counts))
     titles = [data_set.title for data_set in EVALUATION_SETS.values()]
     rows: list[tuple[str, ...]] = []
     notes: list[str] = []

@@ -669,9 +669,9 @@ def test_other_layers_are_refused(model_type: str, dtype: torch.dtype) -> None:
 
 
 def test_injections_that_do_not_fit_are_refused() -> None:
-    with pytest.raises(ValueError, match="must be one of adaln, input, shared"):
+    with pytest.raises(ValueError, match="must be one of 'adaln', 'input', 'shared'"):
         convert_model(make_causal("gpt2"), START, "none")
-    with pytest.raises(ValueError, match="must be one of none, adaln, but is 'input'"):
+    with pytest.raises(ValueError, match="must be one of 'none', 'adaln' for this model, but is 'input'"):
         convert_model(make_causal("llama"), START, "input")
 
 

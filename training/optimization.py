@@ -67,12 +67,6 @@ def trainable_weights(model: nn.Module) -> dict[str, nn.Parameter]:
     return {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
 
 
-def set_learning_rate(optimizer: AdamW, learning_rate: float) -> None:
-    """Set the learning rate of all parameter groups."""
-    for group in optimizer.param_groups:
-        group["lr"] = learning_rate
-
-
 class ExponentialMovingAverage:
     """Exponential moving averages of the weights by name, in float32, on the same devices and with the same sharding.
 

@@ -54,13 +54,7 @@ from training.evaluation import evaluate, read_samples, write_samples
 from training.lora import check_base
 from training.model import check_tokenizer, create_model, distribute, make_model
 from training.objectives import OBJECTIVES
-from training.optimization import (
-    ExponentialMovingAverage,
-    create_optimizer,
-    first_decay_step,
-    learning_rate_at,
-    set_learning_rate,
-)
+from training.optimization import ExponentialMovingAverage, create_optimizer, first_decay_step, learning_rate_at
 from training.report import loss_curve, write_report
 from training.resuming import check_same_run, find_start, to_settings, warn_of_versions
 from training.sharding import check_sharding, full_tensor, gathered
@@ -348,7 +342,8 @@ class Pretraining:
     def update(self, passes: Sequence[dict[str, Any]], stop: StopRequest) -> StepStatus:
         """Update the weights with the forward passes of a step, and return the status of the step."""
         training, accelerator = self.training, self.accelerator
-        set_learning_rate(self.optimizer, learning_rate_at(self.progress.step, training))
+        for group in self.optimizer.param_groups:
+            group["lr"] = learning_rate_at(self.progress.step, training)
         loss = torch.zeros((), device=accelerator.device)
         for batch in passes:
             with accelerator.accumulate(self.parallel_objective):

@@ -77,11 +77,20 @@ def find_start(
 def choose_start(training: TrainingArguments, settings: dict[str, Any]) -> tuple[bool, Checkpoint | None]:
     """Return whether the run is finished and, if not, the checkpoint from which to resume it (None for a new run).
 
-    Raise a `ValueError` if `output_dir` belongs to a run with other settings, or to a run that cannot be extended.
+    A finished run with other values of settings in `SCHEDULE` is extended. Raise a `ValueError` if `output_dir` belongs
+    to a run with other settings, or to a run that cannot be extended.
     """
     folder, results = training.output_dir, read_results(training.output_dir)
-    if results is not None and is_finished(results, training, settings):
-        return True, None
+    if results is not None:
+        check_same_run(results["arguments"], settings, folder)
+        if training.max_steps < results["steps"]:
+            raise ValueError(
+                f"The run in {folder} is finished with {results['steps']} steps, and cannot be shortened to "
+                f"{training.max_steps}. Choose another `output_dir`."
+            )
+        if not changed_settings(results["arguments"], settings):
+            logger.info("%s is finished (%d steps), so there is nothing to do.", folder, results["steps"])
+            return True, None
     checkpoint = checkpoint_to_resume(training, settings)
     if checkpoint is None and results is not None:
         raise ValueError(
@@ -96,24 +105,6 @@ def choose_start(training: TrainingArguments, settings: dict[str, Any]) -> tuple
             "them. Choose another `output_dir`, or move them."
         )
     return False, checkpoint
-
-
-def is_finished(results: dict[str, Any], training: TrainingArguments, settings: dict[str, Any]) -> bool:
-    """Return whether the finished run with `results` has the current settings. If not, the run may be extended.
-
-    Raise a `ValueError` if it has other settings, or more steps.
-    """
-    folder, saved = training.output_dir, results["arguments"]
-    check_same_run(saved, settings, folder)
-    if training.max_steps < results["steps"]:
-        raise ValueError(
-            f"The run in {folder} is finished with {results['steps']} steps, and cannot be shortened to "
-            f"{training.max_steps}. Choose another `output_dir`."
-        )
-    if changed_settings(saved, settings):
-        return False
-    logger.info("%s is finished (%d steps), so there is nothing to do.", folder, results["steps"])
-    return True
 
 
 def _format_changed(saved: dict[str, Any], current: dict[str, Any]) -> str:

@@ -11,8 +11,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -71,7 +70,7 @@ class Batches:
         loader = DataLoader(
             samples,
             batch_sampler=passes,
-            collate_fn=_PositionedCollator(collator),
+            collate_fn=partial(_collate, collator),
             num_workers=num_workers,
             pin_memory=pin_memory,
             worker_init_fn=_end_with_parent,
@@ -103,11 +102,6 @@ def _end_with_parent(worker: int) -> None:
     threading.Thread(target=wait, daemon=True).start()
 
 
-@dataclass
-class _PositionedCollator:
-    """Data collator that also returns the `position` of the last sample, if there is one."""
-
-    collator: Callable
-
-    def __call__(self, features: list[dict[str, Any]]) -> tuple[dict[str, Any], dict[str, int] | None]:
-        return self.collator(features), features[-1].get("position")
+def _collate(collator: Callable, features: list[dict[str, Any]]) -> tuple[dict[str, Any], dict[str, int] | None]:
+    """Return a batch, and the `position` of its last sample, if there is one."""
+    return collator(features), features[-1].get("position")

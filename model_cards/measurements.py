@@ -44,6 +44,26 @@ def name_metric(metric: str, orders: str) -> str:
 # ---------------------------------------------------------------------------------------------------- training runs
 
 
+def add_run_facts(facts: dict[str, Any], card: str, run: Path, results: dict[str, Any]) -> dict[str, Any]:
+    """Return the facts of a card and of a run. Raise a `ValueError` if they contradict each other."""
+    corpus = _join_names(results["arguments"]["corpus"])
+    if facts.get("corpus", corpus) != corpus:
+        raise ValueError(
+            f"The card {card!r} is for models trained on {facts['corpus']}, but {run} was trained on {corpus}. Remove "
+            "`--card` to use the default card, or pass a YAML file for this run."
+        )
+    if facts.get("hyperparameters"):
+        raise ValueError(f"The card {card!r} has `hyperparameters`, but those of a run are its settings. Remove them.")
+    is_from_hub = len(results.get("initial_weights") or "") == len(COMMIT)
+    return {
+        "training_data": describe_corpus(results),
+        **({"base_model": results["arguments"]["init_from"]} if is_from_hub else {}),
+        **facts,
+        "training_run": describe_run(results),
+        "hyperparameters": select_hyperparameters(results),
+    }
+
+
 def select_hyperparameters(results: dict[str, Any]) -> dict[str, Any]:
     """Return the settings of a finished run that are shown in the card. Keys are as in training/configs/."""
     arguments = results["arguments"] | {"mixed_precision": results["hardware"]["mixed_precision"]}
@@ -75,12 +95,11 @@ def read_run_measurements(results: dict[str, Any], task: str) -> list[Measuremen
 
 def describe_corpus(results: dict[str, Any]) -> str:
     """Describe the training data of a finished run in a few words."""
-    corpus = results["corpus"]
-    train = corpus["train"]
-    size = "streamed"
+    corpus, name = results["corpus"], _join_names(results["arguments"]["corpus"])
+    train, size = corpus["train"], "streamed"
     if "tokens" in train:
         size = f"{train['documents']:,} documents, {train['tokens']:,} tokens ({train['bytes']:,} bytes)"
-    return f"{name_corpus(results)}: {size}, {corpus['packing']}. Tokenizer: {remove_folders(corpus['tokenizer'])}."
+    return f"{name}: {size}, {corpus['packing']}. Tokenizer: {remove_folders(corpus['tokenizer'])}."
 
 
 def describe_run(results: dict[str, Any]) -> str:
@@ -94,18 +113,8 @@ def describe_run(results: dict[str, Any]) -> str:
     return text if initial_model is None else f"{text} It started from the weights of {remove_folders(initial_model)}."
 
 
-def find_base_model(results: dict[str, Any]) -> str | None:
-    """Return the name of the model on the Hub from which a run started, or None."""
-    is_on_hub = len(results.get("initial_weights") or "") == len(COMMIT)
-    return results["arguments"]["init_from"] if is_on_hub else None
-
-
-def name_corpus(results: dict[str, Any]) -> str:
-    """Return the names in `corpus` of a run. Paths are replaced by the names of the files."""
-    return _join_names(results["arguments"]["corpus"])
-
-
 def _join_names(names: list[str]) -> str:
+    """Return names of files or datasets. Paths are replaced by the names of the files."""
     return ", ".join(map(remove_folders, names))
 
 

@@ -36,14 +36,10 @@ from common.results import read_finished_run, settings_of_run
 from model_cards.card import read_facts, render_card, task_of
 from model_cards.measurements import (
     Measurement,
+    add_run_facts,
     check_labels,
-    describe_corpus,
-    describe_run,
-    find_base_model,
-    name_corpus,
     read_run_measurements,
     read_zero_shot_measurements,
-    select_hyperparameters,
 )
 from modeling_aogpt import AOGPTConfig, MDMEncoderConfig
 from modeling_aogpt.loading import Model, find_base
@@ -149,7 +145,7 @@ def _choose_facts(
             raise ValueError(f"`--license` cannot be combined with `--card {name}`. Write `license` into a YAML file.")
         facts["license"] = arguments.license
     if results is not None:
-        return _with_run_facts(facts, name, source, results)
+        return add_run_facts(facts, name, source, results)
     if facts.get("corpus") in BUILT_IN:
         raise ValueError(
             f"The card {name!r} is for models trained on {facts['corpus']}, but {source} is no folder of a run, so its "
@@ -190,26 +186,6 @@ def _fit_texts(facts: dict[str, Any], tokenizer: PreTrainedTokenizerBase, longes
             f"training, but has {length}. Pass a YAML file with a shorter `infill` as `--card`."
         )
     return facts | {"text": text}
-
-
-def _with_run_facts(facts: dict[str, Any], card: str, run: Path, results: dict[str, Any]) -> dict[str, Any]:
-    """Return the facts of a card and of a run. Raise a `ValueError` if they contradict each other."""
-    corpus = name_corpus(results)
-    if facts.get("corpus", corpus) != corpus:
-        raise ValueError(
-            f"The card {card!r} is for models trained on {facts['corpus']}, but {run} was trained on {corpus}. Remove "
-            "`--card` to use the default card, or pass a YAML file for this run."
-        )
-    if facts.get("hyperparameters"):
-        raise ValueError(f"The card {card!r} has `hyperparameters`, but those of a run are its settings. Remove them.")
-    base_model = find_base_model(results)
-    return {
-        "training_data": describe_corpus(results),
-        **({"base_model": base_model} if base_model else {}),
-        **facts,
-        "training_run": describe_run(results),
-        "hyperparameters": select_hyperparameters(results),
-    }
 
 
 def load_local(folder: Path) -> Model:

@@ -20,10 +20,7 @@ def perplexity_over(nats: np.ndarray, num_tokens: np.ndarray) -> dict[str, float
 def bits_per_byte_over(nats: np.ndarray, num_bytes: np.ndarray) -> dict[str, float | None]:
     """Return the bits per byte over all sequences, with their standard error (see `perplexity_over`)."""
     per_byte, error = ratio_with_error(nats, num_bytes)
-    return {
-        "bits_per_byte": per_byte / math.log(2),
-        "bits_per_byte_standard_error": error and error / math.log(2),
-    }
+    return {"bits_per_byte": per_byte / math.log(2), "bits_per_byte_standard_error": error and error / math.log(2)}
 
 
 def ratio_with_error(values: np.ndarray, sizes: np.ndarray) -> tuple[float, float | None]:

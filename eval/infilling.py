@@ -326,8 +326,7 @@ def fill_in(filler: Filler, gaps: list[Gap], journal: Journal, name: str = "") -
     methods = {f"{name}/{method}": (method, fill) for method, fill in filler.methods().items()}
 
     def compute(key: str, indices: list[int]) -> list[tuple[list[int], float | None]]:
-        method, fill = methods[key]
-        (gap,) = (gaps[index] for index in indices)
+        (method, fill), gap = methods[key], gaps[indices[0]]
         if "known length" in method:
             return [(fill(gap), filler.nats(gap, method == BEFORE))]
         return [(fill(gap), None if method == WHOLE_TEXT else filler.nats_with_end(gap))]

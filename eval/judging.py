@@ -86,16 +86,14 @@ class Judge:
         )
         counts = np.array([len(ids) - 1 for ids in cut])
         perplexities, pooled = np.exp(nats / counts), perplexity_over(nats, counts)
-        per_sample: list[float | None] = [None] * len(sequences)
-        for index, perplexity in zip(judged, perplexities.tolist(), strict=True):
-            per_sample[index] = perplexity
+        found = dict(zip(judged, perplexities.tolist(), strict=True))
         mean, error = ratio_with_error(perplexities, np.ones(len(judged)))
         return {
             "mean": mean,
             "mean_standard_error": error,
             "pooled": pooled["perplexity"],
             "pooled_standard_error": pooled["perplexity_standard_error"],
-            "perplexities": per_sample,
+            "perplexities": [found.get(index) for index in range(len(sequences))],
             "unjudged": len(sequences) - len(judged),
             "truncated": sum(len(ids) > self.longest for ids in sequences),
         }

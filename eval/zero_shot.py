@@ -161,7 +161,8 @@ def zero_shot(
     precisions = _choose_precisions(scorer, arguments)
     tokenizer = _load_tokenizer(model_name, scorer, arguments)
     length = choose_length(scorer.model, arguments, default_length(model_name, scorer.model.config))
-    _choose_start(scorer, tokenizer, length, arguments)
+    if isinstance(scorer, CausalScorer):
+        scorer.start_id = _choose_start(tokenizer, length, arguments)
     with in_turn(accelerator):
         packing = arguments.packing or settings_of_run(model_name).get("packing", "packed")
         texts = {
@@ -255,17 +256,12 @@ def choose_length(model: PreTrainedModel, arguments: ScoringArguments, default: 
     return length
 
 
-def _choose_start(
-    scorer: ModelScorer, tokenizer: PreTrainedTokenizerBase, length: int, arguments: ScoringArguments
-) -> None:
-    """Choose the id that a causal model reads first, so that the first token of a text is scored, or choose none."""
-    if not isinstance(scorer, CausalScorer):
-        return
-    if not arguments.is_published:
-        has_start = tokenizer.bos_token_id is not None
-        scorer.start_id = tokenizer.bos_token_id if has_start else tokenizer.eos_token_id
-    else:  # the first token of a sequence is not scored
+def _choose_start(tokenizer: PreTrainedTokenizerBase, length: int, arguments: ScoringArguments) -> int | None:
+    """Return the id that a causal model reads first, so that the first token of a text is scored, or return None."""
+    if arguments.is_published:  # the protocol does not score the first token of a sequence
         check_integer("sequence_length", length, least=2)
+        return None
+    return tokenizer.eos_token_id if tokenizer.bos_token_id is None else tokenizer.bos_token_id
 
 
 def _load_texts(arguments: ScoringArguments, packing: str) -> Iterator[tuple[str, Dataset, dict[str, Any]]]:

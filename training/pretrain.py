@@ -87,7 +87,9 @@ def main(argv: list[str], kind: "type[Pretraining] | None" = None) -> None:
         with one_line_errors(OSError, FloatingPointError):
             stop_signal = run.train()
             if not stop_signal:
-                run.publish()
+                with together(run.accelerator):
+                    if run.accelerator.is_main_process:
+                        run.publish()
         run.accelerator.end_training()
     if stop_signal:
         sys.exit(128 + stop_signal)
@@ -437,11 +439,6 @@ class Pretraining:
 
     def publish(self) -> None:
         """Write the model folder, the figure, the report and, last, `results.json`, which marks the run as finished."""
-        with together(self.accelerator):
-            if self.accelerator.is_main_process:
-                self._write_results()
-
-    def _write_results(self) -> None:
         training, progress, step = self.training, self.progress, self.model_step
         checkpoint = load_newest_checkpoint(training.output_dir, lambda checkpoint: checkpoint.step == step)
         if checkpoint is None:

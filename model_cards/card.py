@@ -169,23 +169,15 @@ def _fill_in_source(facts: dict[str, Any], config: AOGPTConfig) -> dict[str, Any
     # These values come from files of other people, and are inserted into Markdown. Only plain names are accepted.
     name, licence = source.get("_name_or_path"), source.get("license", "unknown")
     architecture = (source.get("architectures") or [source["model_type"]])[0]
-    values = {
-        "source": f"[{name}](https://huggingface.co/{name})" if is_valid_repo_id(name) else f"a local `{architecture}`",
-        "source_license": licence if LICENCE.fullmatch(licence) else "unknown",
-    }
     if not LICENCE.fullmatch(architecture):
         raise ValueError(f"`architectures` in the `source_config` must be names of classes, but is {architecture!r}.")
-    base_model = {"base_model": name} if is_valid_repo_id(name) else {}
-    return base_model | {key: _fill_in(fact, values) for key, fact in facts.items()}
-
-
-def is_valid_repo_id(name: str | None) -> bool:
-    """Return whether `name` is a valid name of a repository on the Hub. Whether it exists is not checked."""
     try:
         validate_repo_id(name or "")
-    except ValueError:
-        return False
-    return bool(name)
+        link, base_model = f"[{name}](https://huggingface.co/{name})", {"base_model": name}
+    except ValueError:  # a local model, or not a plain name
+        link, base_model = f"a local `{architecture}`", {}
+    values = {"source": link, "source_license": licence if LICENCE.fullmatch(licence) else "unknown"}
+    return base_model | {key: _fill_in(fact, values) for key, fact in facts.items()}
 
 
 def _mask_a_word(text: str) -> str:

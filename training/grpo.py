@@ -27,13 +27,16 @@ from accelerate.utils import gather_object
 from matplotlib.figure import Figure
 from torch.nn import functional as F
 from torch.nn.utils.rnn import pad_sequence
+from transformers import PreTrainedTokenizerBase
 
+from common.caching import code_version, versioned
 from common.commands import option
 from common.corpora import import_function, load_corpus
 from common.data import Data, evenly_spaced
 from common.data_arguments import DataArguments
 from common.files import write_json, write_text
 from common.reports import BLUE, ORANGE, save_figure, style_axes
+from modeling_aogpt import tokenization
 from modeling_aogpt.data_collator import make_streams
 from modeling_aogpt.generation_config import AnyOrderGenerationConfig
 from modeling_aogpt.infill import encode_with_masks
@@ -96,13 +99,17 @@ def load_prompts(arguments: DataArguments, start_token_id: int | None = None) ->
     for name, split in (("train", corpus.train), ("validation", corpus.validation)):
         texts = split.rows[split.column][:]
         chosen = [row for row, text in enumerate(texts) if split.select([text])]
-        ids = [encode_with_masks(texts[row], tokenizer) for row in chosen]
-        if not ids or split.column != "text":
+        if not chosen or split.column != "text":
             raise ValueError(f"{arguments.name} has no {name} prompts. Set `text_column`, or hold out other prompts.")
-        rows[name] = split.rows.select(chosen).add_column("input_ids", ids)
-        sizes = sum(map(len, ids)), sum(len(text.encode()) for text in rows[name]["text"])
-        facts[name] = {"documents": len(ids), "tokens": sizes[0], "bytes": sizes[1]}
+        encode = versioned(_encode, code_version([Path(tokenization.__file__).parent]))
+        rows[name] = split.rows.select(chosen).map(encode, input_columns="text", fn_kwargs={"tokenizer": tokenizer})
+        sizes = sum(map(len, rows[name]["input_ids"])), sum(len(text.encode()) for text in rows[name]["text"])
+        facts[name] = {"documents": len(chosen), "tokens": sizes[0], "bytes": sizes[1]}
     return Data(arguments, rows["train"], rows["validation"], tokenizer, facts)
+
+
+def _encode(text: str, tokenizer: PreTrainedTokenizerBase) -> dict[str, list[int]]:
+    return {"input_ids": encode_with_masks(text, tokenizer)}
 
 
 class PolicyObjective(Objective):
@@ -117,9 +124,13 @@ class PolicyObjective(Objective):
         `trajectory` has the arguments of `trajectory_log_probs`, whose result at the time of sampling was `log_probs`
         (batch, n). `advantages` has shape (batch,).
         """
-        ratios, advantages = (self.model.trajectory_log_probs(**trajectory) - log_probs).exp(), advantages[:, None]
+        ratios, advantages = (self.log_probs(**trajectory) - log_probs).exp(), advantages[:, None]
         gains = torch.minimum(ratios * advantages, ratios.clamp(1 - clip_range, 1 + clip_range) * advantages)
         return -gains.masked_fill(trajectory["unmasking_steps"] < 0, 0.0).sum(dim=1).mean()
+
+    def log_probs(self, **trajectory: torch.Tensor) -> torch.Tensor:
+        """Return the log-probabilities (batch, n) of the tokens of trajectories."""
+        return self.model.trajectory_log_probs(**trajectory)
 
 
 def compute_advantages(rewards: torch.Tensor, kl: torch.Tensor, training: GRPOArguments) -> torch.Tensor:

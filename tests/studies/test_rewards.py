@@ -17,7 +17,7 @@ STUDIES = Path(__file__).parents[2] / "eval" / "studies"
 
 
 def test_rewards_of_sudoku(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rewards, "cached_texts", corpus.training_texts)
+    monkeypatch.setattr(rewards, "cached_texts", lambda size, form, stride: corpus.training_texts(size, form))
     prompts = rewards.puzzles_4()
     for (key, prompt), (name, text) in zip(prompts, corpus.training_texts(4, "clues"), strict=True):
         grid, is_clue = split_context(text, "[]")

@@ -305,9 +305,10 @@ def to_text(grid: Grid) -> str:
     return "".join(str(digit) if digit else "." for digit in grid)
 
 
-def cached_texts(size: int, form: Form) -> Iterator[tuple[str, str]]:
-    """Yield the pairs of `training_texts`, which can take minutes to make, from the cache of `datasets`."""
+def cached_texts(size: int, form: Form, stride: int = 1) -> Iterator[tuple[str, str]]:
+    """Yield one in `stride` pairs of `training_texts`, which take minutes to make, from the cache of `datasets`."""
     rows = Dataset.from_generator(versioned(_training_rows), gen_kwargs={"size": size, "form": form})
+    rows = rows.select(range(0, len(rows), stride))
     return zip(rows["key"], rows["text"], strict=True)
 
 

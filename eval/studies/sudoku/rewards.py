@@ -5,7 +5,6 @@
 import math
 from collections.abc import Iterator
 from functools import partial
-from itertools import islice
 
 from common.encoding import split_context
 from eval.studies.sudoku.corpus import cached_texts, units_of_cells
@@ -17,7 +16,7 @@ STRIDES = {4: 1, 6: 32, 9: 16}
 
 def puzzles(size: int) -> Iterator[tuple[str, str]]:
     """Yield pairs (key, prompt) for puzzles of the corpus of clues. Puzzles of a class have the same key."""
-    for key, text in islice(cached_texts(size, "clues"), 0, None, STRIDES[size]):
+    for key, text in cached_texts(size, "clues", STRIDES[size]):
         grid, is_clue = split_context(text, "[]")
         yield key, "".join(digit if shown else str(MASK) for digit, shown in zip(grid, is_clue, strict=True))
 

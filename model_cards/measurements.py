@@ -16,6 +16,7 @@ from common.results import ORDER_KINDS, WITHOUT_EFFECT, model_evaluation
 from eval.protocols import EVALUATION_SETS
 from eval.tables import CLEAN, ZERO_SHOT_KEYS, list_departures
 from training.arguments import TrainingArguments, order_settings
+from training.grpo import UNUSED, GRPOArguments
 
 COMMIT = "0" * 40  # form of the identity of a model on the Hub; the identity of a model in a folder is shorter
 ORDER_SETTINGS = (
@@ -70,7 +71,8 @@ def select_hyperparameters(results: dict[str, Any]) -> dict[str, Any]:
     if arguments.get("init_from") is not None:
         arguments["init_from"] = remove_folders(arguments["init_from"])
     draws_orders = arguments.get("objective", "any_order") == "any_order"
-    names = [item.name for item in fields(TrainingArguments) if item.name not in WITHOUT_EFFECT]
+    kind, unused = (GRPOArguments, UNUSED) if "reward" in arguments else (TrainingArguments, set())
+    names = [item.name for item in fields(kind) if item.name not in WITHOUT_EFFECT | unused]
     return {
         name: arguments[name]
         for name in (*names, "sequence_length", "mixed_precision")

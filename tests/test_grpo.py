@@ -129,7 +129,11 @@ def test_reward_rises(tmp_path: Path) -> None:
     assert json.loads((out / "results.json").read_text())["evaluations"][-1]["reward"] > 0.8
     assert (out / "curves.png").exists()
     publish([str(out), "someone/model", f"--output_dir={tmp_path / 'hub'}"])
-    assert "prompts.jsonl: " in (tmp_path / "hub" / "README.md").read_text()
+    card = (tmp_path / "hub" / "README.md").read_text()
+    assert all(
+        line in card for line in ("prompts.jsonl: ", "| reward | tests.test_grpo:letters |", "| group size | 4 |")
+    )
+    assert "| orders |" not in card
 
 
 def test_reference_is_the_model_without_adapters(tmp_path: Path) -> None:

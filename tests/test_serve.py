@@ -309,6 +309,9 @@ def test_each_sample_has_the_length_that_the_model_predicts(
         scores = model.conditional_log_likelihood(ids, is_target & is_slot, ~is_slot, "left_to_right")
         expected = scores.token_log_likelihood[0, start : start + length].tolist()
         assert choice["logprobs"]["token_logprobs"] == pytest.approx(expected, abs=1e-4)
+    # The longest filling must fit, or `infill` would refuse the whole batch.
+    answer = call("/v1/completions", body | {"prompt": "1" * (62 - len(after))})
+    assert answer["error"]["code"] == "context_length_exceeded"
 
 
 @pytest.mark.parametrize("prompt", ["the ", "the  ", "the\n    ", " "])

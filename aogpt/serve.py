@@ -287,9 +287,8 @@ class Server:
         most, lengths = self.read_lengths(query, max_tokens or DEFAULT_MAX_TOKENS)
         room = (most if has_gap else self.most) - max(map(len, prompts)) + has_gap
         default = min(DEFAULT_MAX_TOKENS, max(room, 1))
-        # A model that predicts where a gap ends needs room for the longest filling.
-        shortest = (min if self.model.config.max_gap_length is None else max)(lengths)
-        needed = shortest if has_gap else default if max_tokens is None else max_tokens
+        fitting = (min if self.model.config.max_gap_length is None else max)(lengths)
+        needed = fitting if has_gap else default if max_tokens is None else max_tokens
         if needed > room:
             raise ApiError(
                 400,

@@ -22,6 +22,8 @@ from modeling_aogpt.loading import Model
 
 logger = logging.getLogger("uvicorn.error")
 
+Scores = list[tuple[float, dict[int, float]]]  # see `Worker._score`
+
 
 class StoppedError(Exception):
     """Signal that ends a generation when no job needs more tokens."""
@@ -47,7 +49,7 @@ class Job:
     seed: int | None = None
     num_top: int | None = None
     has_echo: bool | None = False
-    logprobs: list[list[tuple[float, dict[int, float]]]] = field(default_factory=list)
+    logprobs: list[Scores] = field(default_factory=list)
     error: Exception | None = None
     is_finished: bool = False
     is_stopped: bool = False
@@ -206,9 +208,7 @@ class Worker:
                         job.logprobs.append(self._score(text, start, end, after, job.num_top))
             job.rows = rows
 
-    def _score(
-        self, text: list[int], start: int, end: int, after: int, num_top: int
-    ) -> list[tuple[float, dict[int, float]]]:
+    def _score(self, text: list[int], start: int, end: int, after: int, num_top: int) -> Scores:
         """Return the log-probability of each token in [`start`, `end`), and the likeliest tokens with theirs.
 
         The model computes them without temperature and truncation. A token is given all tokens to its left, and those

@@ -428,10 +428,7 @@ class CausalGenerationMixin(GenerationMixin):
             options["attention_mask"] = torch.zeros_like(inputs) if start is None else torch.ones_like(inputs)
         mask = options.get("attention_mask")
         if mask is not None and mask.dim() == 2 and ((mask[:, -1] == 0) & mask.any(dim=-1)).any():
-            raise ValueError(
-                "`attention_mask` marks padding after a prompt, but the next token follows the last column. Pad on the "
-                "left: set tokenizer.padding_side = 'left'."
-            )
+            raise ValueError("`attention_mask` marks padding after a prompt. Pad before it: padding_side='left'.")
         if mask is not None and options.get("position_ids") is None and not mask.any(dim=-1).all():
             # Otherwise, Transformers would count the last column of a prompt that contains only padding.
             options["position_ids"] = mask.long().cumsum(dim=-1) - 1

@@ -43,7 +43,6 @@ NUM_CHARACTERS_BEFORE = 64  # of the known text before a part; more characters d
 MAX_COMBINATIONS = 64
 DEFAULT_MAX_LENGTH = 8  # largest of the lengths that are compared by default
 SECONDS_WITHOUT_PROGRESS_BAR = 5
-REPETITION_PROCESSORS = frozenset({"RepetitionPenaltyLogitsProcessor"})
 # Arguments of `generate` that `infill` always sets to these values.
 FIXED_ARGUMENTS = {"max_length": None, "max_new_tokens": None, "return_dict_in_generate": False, "stop_at_eos": False}
 # Arguments of `generate` that a caller of `infill` may not pass.
@@ -383,10 +382,11 @@ class AnyOrderInfillingMixin:
         """Fill in each gap until the model predicts its end, and score the samples."""
         mask, end = self.config.mask_token_id, self._end_of_text_ids()[0]
         is_one_by_one = settings.is_left_to_right and settings.unmasks_one_by_one and settings.strategy == "parallel"
-        given = generate.keywords["logits_processor"] or []
-        processors = [*make_processors(settings, self.config.num_valid_tokens), *given]
+        processors = make_processors(settings, self.config.num_valid_tokens)
+        processors += generate.keywords["logits_processor"] or []
         # They would take the ends of gaps, and the masks after them, for text.
-        reads_text = any(reads_prefix(one) or is_any_of(one, REPETITION_PROCESSORS) for one in processors)
+        names = frozenset({"RepetitionPenaltyLogitsProcessor"})
+        reads_text = any(reads_prefix(one) or is_any_of(one, names) for one in processors)
         if not is_one_by_one or settings.refine_rounds or settings.uses_eos or reads_text:
             raise ValueError(
                 "This model predicts where a gap ends, so `infill` fills in one token at a time, from left to right. "

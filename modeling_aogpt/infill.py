@@ -23,13 +23,13 @@ from itertools import chain, product, zip_longest
 import torch
 import torch.nn.functional as F
 from torch.nn.utils.rnn import pad_sequence
-from transformers import PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerBase, RepetitionPenaltyLogitsProcessor
 from transformers.utils import ModelOutput, logging
 
 from .devices import check_generator, inference_method
 from .generation_config import AnyOrderGenerationConfig
 from .likelihood import ROWS_PER_PASS
-from .sampling import is_any_of, make_processors, reads_prefix
+from .sampling import make_processors, reads_prefix
 from .validation import check_integer, check_mask_token, is_integer
 
 logger = logging.get_logger(__name__)
@@ -385,8 +385,7 @@ class AnyOrderInfillingMixin:
         processors = make_processors(settings, self.config.num_valid_tokens)
         processors += generate.keywords["logits_processor"] or []
         # They would take the ends of gaps, and the masks after them, for text.
-        names = frozenset({"RepetitionPenaltyLogitsProcessor"})
-        reads_text = any(reads_prefix(one) or is_any_of(one, names) for one in processors)
+        reads_text = any(reads_prefix(one) or isinstance(one, RepetitionPenaltyLogitsProcessor) for one in processors)
         if not is_one_by_one or settings.refine_rounds or settings.uses_eos or reads_text:
             raise ValueError(
                 "This model predicts where a gap ends, so `infill` fills in one token at a time, from left to right. "

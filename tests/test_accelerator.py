@@ -29,7 +29,7 @@ def outcomes() -> dict[str, dict[str, Any]]:
 
 
 def test_no_operation_mixes_devices_and_results_equal_the_cpu(outcomes: dict[str, dict[str, Any]]) -> None:
-    assert len(outcomes) == 65
+    assert len(outcomes) == 63
     assert {name: outcome["error"] for name, outcome in outcomes.items() if "error" in outcome} == {}
     assert [name for name, outcome in outcomes.items() if not outcome["is_equal"]] == []
 

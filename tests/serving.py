@@ -35,14 +35,16 @@ SUMMARY = """# Serving
 
 Half of the requests are completions of 16 tokens, and half are infills of 1 to 4 tokens. In the last line, half of them
 have seeds, and some clients hang up. Answers are right if they are those of the model without the server, which needs
-{alone:.0f} ms of CPU time for a request of the other lines, one after another. Other programs may use the machine, and
-then change the times of answers, but hardly the CPU time.
+{alone:.0f} ms of CPU time for a request of the other lines, one after another.
 
 {table}
 
-The server had {before:.0f} MiB of resident memory before the last line, and {after:.0f} MiB after it.
+The server had {before:.0f} MiB of resident memory before the requests of the last line, and {after:.0f} MiB after them.
 
-Command: `{command}`. Machine: {cores} cores, {device}, with torch {torch} and transformers {transformers}.
+The machine has {cores} cores ({device}), torch {torch} and transformers {transformers}. If other programs use it, too,
+answers take longer, but the CPU time hardly changes. The command was:
+
+    {command}
 """
 OUTCOMES = ("right", "wrong", "missing", "hung up")
 
@@ -111,7 +113,7 @@ def measure(url: str, process: psutil.Process, name: str, options: ServingArgume
         before = sum(process.cpu_times()[:2])
         line = asyncio.run(send(url, requests, clients, patience))
         seconds, answers = sum(process.cpu_times()[:2]) - before, line["right"] + line["wrong"]
-        return line | {"CPU time per answer (ms)": 1000 * seconds / answers}
+        return line | {"CPU time of the server per answer (ms)": 1000 * seconds / answers}
 
     lines = [run((pairs * count)[:count], clients, {}) for clients in options.clients]
     pairs += [(body, answer(body, model, tokenizer)) for body in bodies[16:]]

@@ -261,9 +261,11 @@ def test_measured_results_are_listed_with_their_commands() -> None:
     assert {name for name, _, _ in rows} == {path.name for path in results.iterdir() if path.is_dir()}
     for name, link, description in rows:
         assert (results / link).is_file()
-        commands = re.findall(r"`(?:make ([\w-]+)|python (\S+\.py))", description)
+        commands = re.findall(r"`(?:make ([\w-]+)|python (\S+\.py|-m \S+))", description)
         assert commands, name
         for target, script in commands:
+            if script.startswith("-m "):
+                script = f"{script[3:].replace('.', '/')}.py"
             assert (ROOT / script).is_file() if script else f"\n{target}:" in (ROOT / "Makefile").read_text(), name
 
 

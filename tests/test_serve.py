@@ -216,6 +216,7 @@ def test_a_text_ends_before_a_stop_string_or_at_end_of_text(
 def test_streamed_texts_are_the_same(start: Callable[..., str]) -> None:
     url = f"{start()}/v1/completions"
     body = {"prompt": ["I saw", "", "the cat"], "max_tokens": 30, "stop": ["\ufffdn", " cat"], "seed": 3, "n": 2}
+    body["echo"] = True
     expected = httpx.post(url, json=body).json()
     options = {"stream": True, "stream_options": {"include_usage": True}}
     *events, last = read_events(httpx.post(url, json=body | options).text)
@@ -225,6 +226,7 @@ def test_streamed_texts_are_the_same(start: Callable[..., str]) -> None:
         texts[choice["index"]] += choice["text"]
         reasons[choice["index"]].append(choice["finish_reason"])
     assert texts == read_texts(expected)
+    assert texts[4].startswith("the cat")
     assert [given[-1] for given in reasons] == [choice["finish_reason"] for choice in expected["choices"]]
     assert not any(any(given[:-1]) for given in reasons)
     assert last["choices"] == []
@@ -412,7 +414,7 @@ def test_a_client_that_hangs_up_frees_its_place(
 ) -> None:
     """The queue has a place again, and a generation that nobody needs ends."""
     steps, fast, put_draft = [], Event(), JobStreamer.put_draft
-    monkeypatch.setattr(JobStreamer, "put_draft", lambda *given: steps.append(fast.wait(0.1)) or put_draft(*given))
+    monkeypatch.setattr(JobStreamer, "put_draft", lambda *given: steps.append(fast.wait(0.5)) or put_draft(*given))
     url, body = start(max_queue=1), {"prompt": "a", "max_tokens": 60, "stream": is_streamed}
     worker = start.servers[0].worker
     first = send_only(url, body)

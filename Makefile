@@ -77,13 +77,14 @@ test: $(INSTALLED)
 test-studies: $(INSTALLED)
 	$(BIN)/python -m pytest tests/studies --numprocesses 2
 
-# Run the tests of quantized models. torchao is installed in a separate folder, because if it is in the environment, it
+# Run the tests of quantized models. Their libraries are in a separate folder, because if torchao is in the environment, it
 # prints messages whenever Transformers is imported.
 TORCHAO := .venv/torchao
 
 test-quantization: $(INSTALLED)
-	$(BIN)/python -m pip install --no-deps --upgrade --target $(TORCHAO) torchao --constraint constraints.txt
-	PYTHONPATH=$(TORCHAO) $(BIN)/python -m pytest tests/test_ecosystem.py
+	$(BIN)/python -m pip install --no-deps --upgrade --target $(TORCHAO) torchao bitsandbytes \
+		--constraint constraints.txt
+	PYTHONPATH=$(TORCHAO) $(BIN)/python -m pytest tests/test_ecosystem.py tests/test_finetuning.py -k "ecosystem or quantized"
 
 # Run the common model tests of Transformers on the models of this package. To use the tests of a checkout of
 # Transformers, which has more tests than the source distribution, set TRANSFORMERS_TESTS.

@@ -76,14 +76,28 @@ def test_sharding_and_recomputation_take_less_memory(estimate: Estimate) -> None
 
 
 @pytest.mark.parametrize(
-    ("lora_rank", "passes", "checkpointing"), [(0, 1, "none"), (0, 2, "selective"), (4, 1, "none"), (4, 1, "full")]
+    ("lora_rank", "passes", "checkpointing", "distillation"),
+    [
+        (0, 1, "none", None),
+        (0, 2, "selective", None),
+        (4, 1, "none", None),
+        (4, 1, "full", None),
+        (0, 1, "full", 1.0),
+        (4, 1, "full", 1.0),
+    ],
 )
-def test_memory_of_a_step_is_that_which_is_allocated(lora_rank: int, passes: int, checkpointing: str) -> None:
+def test_memory_of_a_step_is_that_which_is_allocated(
+    lora_rank: int, passes: int, checkpointing: str, distillation: float | None
+) -> None:
     sizes = {"hidden_size": 64, "intermediate_size": 192, "num_hidden_layers": 3, "vocab_size": 500}
     kinds = {"position_encoding": "rotary", "target_injection": "none", "gated_mlp": True, "norm": "rmsnorm"}
     model = AOGPTForAnyOrderLM(AOGPTConfig(**sizes, num_attention_heads=4, max_position_embeddings=128, **kinds))
     training = TrainingArguments(
-        init_from="a", lora_rank=lora_rank, activation_checkpointing=checkpointing, batch_size=8
+        init_from="a",
+        lora_rank=lora_rank,
+        activation_checkpointing=checkpointing,
+        batch_size=8,
+        distillation_weight=distillation,
     )
     if lora_rank:
         add_lora(model, training)
@@ -93,14 +107,21 @@ def test_memory_of_a_step_is_that_which_is_allocated(lora_rank: int, passes: int
     checkpoint_activations(model.train(), checkpointing)
     optimizer, average = create_optimizer(model, training), ExponentialMovingAverage(model, 0.9)
     batch = {"input_ids": torch.zeros(8, 128, dtype=torch.long), "orders": torch.arange(128).repeat(8, 1)}
+    batch["left_to_right_rows"] = torch.arange(8)
+    objective = AnyOrderObjective(model)
+    objective.distillation_weight = distillation
+    if distillation and not lora_rank:
+        objective.source = copy.deepcopy(model).requires_grad_(False)
     for weight in trainable_weights(model).values():  # the state of AdamW
         weight.grad = torch.zeros_like(weight)
     optimizer.step()
     optimizer.zero_grad()
-    used = sum(weight.nbytes for weight in model.parameters()) + 12 * sum(w.numel() for w in average.weights.values())
+    used = sum(weight.nbytes for weight in objective.parameters()) + 12 * sum(
+        w.numel() for w in average.weights.values()
+    )
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True, acc_events=True) as profiler:
         for _ in range(passes):
-            AnyOrderObjective(model)(**batch).backward()
+            objective(**batch).backward()
         optimizer.step()
     events = (event for event in profiler.profiler.kineto_results.events() if event.name() == "[memory]")
     changes = [event.nbytes() for event in sorted(events, key=lambda event: event.start_ns())]
@@ -182,3 +203,5 @@ def test_lora_needs_no_gradients_and_optimizer_state_for_frozen_weights(
     num_parameters = int(sizes_of_state[2]["parameters"].replace(",", ""))
     copy = gigabytes(sizes_of_state[2]) - gigabytes(sizes_of_state[0])
     assert copy == pytest.approx(4 * num_parameters / 1e9, abs=0.11)
+    flops = [float(rows["FLOPs"]) for rows in sizes_of_state]
+    assert flops[2] == pytest.approx(flops[0] * 4 / 3, rel=0.01)  # `gaps_last` may be left to right

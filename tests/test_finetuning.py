@@ -7,6 +7,7 @@ import re
 import shutil
 from itertools import product
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -30,10 +31,14 @@ from modeling_aogpt.loading import load_model, read_config
 from tests.killed_runs import Trainer, find_differences, find_wrong_losses, run_with_kills
 from tests.tokenizers_of_all_kinds import KINDS
 from tests.training_runs import results, train
+from training.arguments import TrainingArguments
 from training.checkpoints import checkpoints_in
 from training.conversion.causal_lm import convert
 from training.conversion.export_causal_lm import export
 from training.export_checkpoint import main as export_checkpoint
+from training.lora import add_lora
+from training.model import create_model
+from training.optimization import trainable_weights
 
 TEXT = "the user says hello and the assistant answers in a few words, then the user asks again about 12 cats\n"
 MARKED = (
@@ -364,6 +369,7 @@ def test_evaluation_scores_only_the_answers(model_folder: Path, tmp_path: Path, 
         ([{"prefix": "a", "middle": "b", "suffix": "c"}] * 9, ("--orders=left_to_right",), "orders=gaps_last"),
         (ROWS, ("--max_gap_length=3", "--orders=gaps_last"), "max_gap_length"),
         (ROWS, ("--lora_alpha=3",), "lora_alpha"),
+        (ROWS, ("--quantization=int8",), "lora_rank"),
         (ROWS, ("--lora_rank=2", "--init_from=null"), "init_from"),
         (ROWS, ("--lora_rank=2", "--max_gap_length=3", "--orders=gaps_last"), "max_gap_length"),
         (ROWS, ("--lora_rank=2", "--lora_targets", "queries"), "lora_targets"),
@@ -450,6 +456,46 @@ def test_killed_run_with_lora_ends_like_an_uninterrupted_one(
     assert find_differences(tmp_path / "uninterrupted", tmp_path / "killed") == []
     adapters = (load_file(tmp_path / name / "model/adapter_model.safetensors") for name in ("uninterrupted", "killed"))
     assert all(torch.equal(*pair) for pair in zip(*map(dict.values, adapters), strict=True))
+
+
+@pytest.mark.parametrize(("quantization", "library"), [("int8", "torchao"), ("nf4", "bitsandbytes")])
+def test_quantized_weights_have_gradients_and_runs_resume(
+    model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quantization: str, library: str
+) -> None:
+    bitsandbytes = pytest.importorskip(library)
+    training = TrainingArguments(init_from=str(model_folder), lora_rank=2, quantization=quantization)
+    model = create_model(read_config(model_folder), training, SimpleNamespace(distributed_type="NO", device="cpu"))
+    reference = load_model(model_folder)
+    add_lora(reference, training)
+    for name, module in reference.named_modules():
+        if name.endswith("base_layer"):
+            weight = model.get_submodule(name).weight
+            if quantization == "nf4":
+                weight = bitsandbytes.functional.dequantize_4bit(weight, weight.quant_state)
+            else:
+                weight = weight.dequantize()
+            assert 0 < (weight - module.weight).abs().max() < 0.5 * module.weight.abs().max()
+            module.weight.data = weight
+    reference.load_state_dict(
+        {name: weight.detach() for name, weight in trainable_weights(model).items()}, strict=False
+    )
+    gradients = []
+    for one in (model, reference):
+        with torch.no_grad():
+            logits(one)  # an evaluation comes before
+        ids = torch.arange(8)[None]
+        one.train()(ids, labels=ids).loss.backward()
+        gradients.append([weight.grad for weight in trainable_weights(one).values()])
+    torch.testing.assert_close(*gradients)
+
+    monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / "cache"))
+    config = write_recipe(tmp_path, model_folder, ROWS)
+    trainer = Trainer([str(config), *LORA, f"--quantization={quantization}", "--max_steps=20"])
+    trainer.attempt(tmp_path / "uninterrupted")
+    run_with_kills(trainer, tmp_path / "killed", kills=1, num_steps=20, seed=0)
+    assert find_differences(tmp_path / "uninterrupted", tmp_path / "killed") == []
+    changed = logits(load_model(find_model(tmp_path / "killed")))
+    assert not torch.allclose(changed, logits(load_model(model_folder)), atol=1e-2)
 
 
 @pytest.mark.parametrize("options", [LORA, ("--distillation_weight=1",)])

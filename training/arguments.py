@@ -47,6 +47,10 @@ class TrainingArguments(Options):
     lora_targets: list[str] = option(
         [], "Modules to which LoRA is added; defaults to the projections of attention and MLPs."
     )
+    quantization: Literal["int8", "nf4"] | None = option(
+        None,
+        "Precision of the frozen projections with LoRA: int8 (needs torchao) or nf4 (4 bits; needs bitsandbytes).",
+    )
     distillation_weight: float | None = option(
         None,
         "Weight of the divergence from the left-to-right predictions of init_from, which is added to the loss of "

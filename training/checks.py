@@ -55,6 +55,8 @@ def check_arguments(model: Architecture, data: DataArguments, training: Training
         raise ValueError(f"With `lora_rank`, `max_gap_length` must be that of the initial model, {longest}. Change it.")
     if not training.lora_rank and (training.lora_alpha or training.lora_targets):
         raise ValueError("`lora_alpha` and `lora_targets` have no effect without `lora_rank`. Set it, or remove them.")
+    if training.quantization and not training.lora_rank:
+        raise ValueError("`quantization` needs LoRA. Set `lora_rank`, or remove `quantization`.")
     if training.distillation_weight and (training.init_from is None or model["architecture"] == "encoder"):
         raise ValueError("`distillation_weight` needs an initial decoder. Set `init_from`, or remove the weight.")
     if training.keep_best == "left_to_right" and model["architecture"] == "encoder":

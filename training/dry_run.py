@@ -28,9 +28,9 @@ from modeling_aogpt.loading import Model, read_config
 from modeling_aogpt.modeling_aogpt import LOGITS_PER_CHUNK
 from modeling_aogpt.tokenization import load_tokenizer
 from training.architecture import Architecture, build_config
-from training.arguments import TrainingArguments, accumulation_steps
+from training.arguments import LEFT_TO_RIGHT_ORDERS, TrainingArguments, accumulation_steps
 from training.command_line import parse_arguments
-from training.lora import add_lora, frozen_dtype
+from training.lora import add_lora, frozen_dtype, saved_bytes
 from training.memory import count_pass
 from training.optimization import first_decay_step, trainable_weights
 from training.tracking import flops_per_token
@@ -92,7 +92,7 @@ def estimate_run(
     num_trained = sum(weight.numel() for weight in trainable_weights(model).values())
     passes = accumulation_steps(training, num_processes)
     batch_tokens = training.batch_size * data.sequence_length
-    step_flops = batch_tokens * flops_per_token(config, data.sequence_length)
+    step_flops = batch_tokens * flops_per_token(config, data.sequence_length) * (1 + source_share(training) / 3)
     seconds = step_flops / (num_processes * gpu.peak_flops * options.mfu)
     hours = training.max_steps * seconds / 3600
     shape = (training.batch_size // passes // num_processes, data.sequence_length)
@@ -118,6 +118,14 @@ def estimate_run(
         "Disk: free some space, decrease `save_total_limit`, or increase `keep_every`.": not is_free,
     }
     return values, [advice for advice, is_true in too_small.items() if is_true]
+
+
+def source_share(training: TrainingArguments) -> float:
+    """Return the largest share of sequences whose predictions by the initial model are also computed (forward only)."""
+    if not training.distillation_weight:
+        return 0.0
+    is_left_to_right = training.orders in LEFT_TO_RIGHT_ORDERS
+    return max(training.left_to_right_fraction, training.final_left_to_right_fraction or 0.0, float(is_left_to_right))
 
 
 def find_gpu(name: str | None) -> tuple[str, GPU]:
@@ -169,7 +177,7 @@ def device_memory(
     """
     config, value_bytes = model.config, 4 if (training.mixed_precision or launch["mixed_precision"]) == "no" else 2
     num_trained = sum(weight.numel() for weight in trainable_weights(model).values())
-    weights = sum(weight.nbytes for weight in model.parameters())
+    weights = sum(weight.nbytes for weight in model.parameters()) - saved_bytes(model, training)
     if training.distillation_weight and not training.lora_rank:
         weights += 4 * num_trained  # the copy of the initial model
     layer_size = sum(weight.numel() for weight in model.model.layers[0].parameters())

@@ -5,12 +5,14 @@
 PEFT adds the matrices to the modules of the model in place, so the class of the model and its methods stay the same.
 """
 
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model
-from transformers import PreTrainedConfig, PreTrainedModel
+from torch import nn
+from transformers import BitsAndBytesConfig, PreTrainedConfig, PreTrainedModel, TorchAoConfig
 
 from common.models import identity_of_weights
 from training.arguments import TrainingArguments
@@ -18,6 +20,7 @@ from training.arguments import TrainingArguments
 TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 # Modules that are trained whole: the target injection, which is new in a converted model.
 WHOLE = ("target_embeddings", "modulation")
+LIBRARIES = {"int8": "torchao", "nf4": "bitsandbytes"}
 
 
 def add_lora(model: PreTrainedModel, training: TrainingArguments) -> PeftModel:
@@ -39,6 +42,46 @@ def add_lora(model: PreTrainedModel, training: TrainingArguments) -> PeftModel:
 def frozen_dtype(config: PreTrainedConfig) -> torch.dtype:
     """Return the dtype of the frozen weights: float32 if modules are trained whole, else the initial model's dtype."""
     return torch.float32 if config.target_injection != "none" or config.dtype is None else config.dtype
+
+
+def quantization_options(training: TrainingArguments, dtype: torch.dtype) -> dict[str, Any]:
+    """Return options of `from_pretrained` that quantize the frozen projections. Other weights have `dtype`."""
+    if training.quantization is None:
+        return {}
+    if find_spec(library := LIBRARIES[training.quantization]) is None:
+        raise ValueError(
+            f"`quantization={training.quantization}` needs {library}, which is not installed. Run `pip install "
+            f"{library}`, or remove `quantization`."
+        )
+    others = ["lm_head", *WHOLE]
+    if training.quantization == "int8":
+        from torchao.quantization import Int8WeightOnlyConfig
+
+        return {"quantization_config": TorchAoConfig(Int8WeightOnlyConfig(), modules_to_not_convert=others)}
+    settings = {"bnb_4bit_quant_type": "nf4", "bnb_4bit_use_double_quant": True, "bnb_4bit_compute_dtype": dtype}
+    config = BitsAndBytesConfig(load_in_4bit=True, llm_int8_skip_modules=others, **settings)
+    return {"quantization_config": config}
+
+
+def keep_gradients(model: PreTrainedModel) -> None:
+    """Keep bitsandbytes from packing weights on a CPU in evaluations, because it would ignore their gradients later."""
+    for module in model.modules():
+        if hasattr(module, "support_avx512bf16_for_cpu"):
+            module.support_avx512bf16_for_cpu = False
+
+
+def saved_bytes(model: PreTrainedModel, training: TrainingArguments) -> int:
+    """Return by how much quantization makes a model smaller, without the largest of its matrices, while it is used."""
+    if training.quantization is None:
+        return 0
+    bits = {"int8": 8, "nf4": 4.127}[training.quantization]  # with the scales of nf4
+    projections = [
+        module.weight
+        for name, module in model.named_modules()
+        if isinstance(module, nn.Linear) and not module.weight.requires_grad and name != "lm_head"
+    ]
+    saved = sum(weight.nbytes - weight.numel() * bits / 8 for weight in projections)
+    return int(saved) - max(weight.nbytes for weight in projections)
 
 
 def check_base(training: TrainingArguments, checkpoint: dict[str, Any]) -> None:

@@ -54,7 +54,7 @@ def count_pass(
     """Count the bytes of a pass over input ids of `shape` (batch, n), without those of the weights.
 
     The weights of `model` are replaced by tensors without data. With `has_gradients`, the gradients of an earlier pass
-    of the same step exist.
+    of the same step exist. With `distillation_weight`, all sequences are left to right.
 
     Returns:
         The bytes after the forward pass (activations, 16-bit copies of weights, and the gradient of the head), and the
@@ -75,6 +75,7 @@ def count_pass(
         batch = {"input_ids": torch.zeros(shape, dtype=torch.long)}
         if model.config.model_type == "aogpt":
             kind, batch["orders"] = "decoder", torch.arange(shape[1]).expand(shape)
+            batch["left_to_right_rows"] = torch.arange(shape[0])
         else:
             kind, batch["is_masked"] = "encoder", torch.ones(shape, dtype=torch.bool)
             batch["masked_indices"] = torch.arange(shape[0] * shape[1])
@@ -83,7 +84,9 @@ def count_pass(
             for weight in trainable_weights(model).values() if has_gradients else ():
                 weight.grad = torch.zeros_like(weight)
             with torch.autocast("cpu", dtype=torch.bfloat16) if is_16_bit else nullcontext():
-                loss = OBJECTIVES[kind, training.objective](model)(**batch)
+                objective = OBJECTIVES[kind, training.objective](model)
+                objective.distillation_weight = training.distillation_weight
+                loss = objective(**batch)
             kept = counter.current - weight_bytes
             loss.backward()
         return kept, counter.peak - weight_bytes

@@ -21,7 +21,7 @@ from modeling_aogpt.tokenization import load_tokenizer
 from training.activation_checkpointing import checkpoint_activations
 from training.architecture import Architecture, build_config
 from training.arguments import LEFT_TO_RIGHT_ORDERS, TrainingArguments
-from training.lora import add_lora, frozen_dtype
+from training.lora import add_lora, frozen_dtype, keep_gradients, quantization_options
 from training.objectives import Objective, compile_head_loss
 from training.optimization import parameter_groups
 from training.sharding import gets_weights, keep_float32_gradients, shard_gradients
@@ -43,7 +43,9 @@ def create_model(
     with torch.device("meta") if gets_weights(accelerator) else nullcontext():
         if training.lora_rank:
             dtype = frozen_dtype(read_config(training.init_from))
-            model = make_model(config, training.init_from, dtype=dtype)
+            options = quantization_options(training, dtype)
+            model = make_model(config, training.init_from, dtype=dtype, **options)
+            keep_gradients(model)
             add_lora(model, training)
         else:
             model = make_model(config, training.init_from, load_weights)
@@ -103,9 +105,13 @@ def check_vocabulary(config: AOGPTConfig, init_from: str) -> None:
 
 
 def make_model(
-    config: AOGPTConfig, init_from: str | None, load_weights: bool = True, dtype: torch.dtype = torch.float32
+    config: AOGPTConfig,
+    init_from: str | None,
+    load_weights: bool = True,
+    dtype: torch.dtype = torch.float32,
+    **options: Any,
 ) -> Model:
-    """Return a model with random weights, or the model `init_from` in `dtype`.
+    """Return a model with random weights, or the model `init_from` in `dtype`, loaded with `options`.
 
     Without `load_weights`, or on the default device `meta`, only the configuration is taken from `init_from`.
     """
@@ -114,7 +120,7 @@ def make_model(
     check_vocabulary(config, init_from)
     if not load_weights or torch.get_default_device().type == "meta":
         return AutoModel.from_config(read_config(init_from), dtype=torch.float32)
-    return load_pretrained(AutoModel, init_from, dtype=dtype)
+    return load_pretrained(AutoModel, init_from, dtype=dtype, **options)
 
 
 def set_default_order(model: Model, training: TrainingArguments) -> None:

@@ -54,7 +54,7 @@ def quantization_options(training: TrainingArguments, dtype: torch.dtype) -> dic
             f"{library}`, or remove `quantization`."
         )
     others = ["lm_head", *WHOLE]
-    if training.quantization == "int8":
+    if library == "torchao":
         from torchao.quantization import Int8WeightOnlyConfig
 
         return {"quantization_config": TorchAoConfig(Int8WeightOnlyConfig(), modules_to_not_convert=others)}
@@ -72,16 +72,11 @@ def keep_gradients(model: PreTrainedModel) -> None:
 
 def saved_bytes(model: PreTrainedModel, training: TrainingArguments) -> int:
     """Return by how much quantization makes a model smaller, without the largest of its matrices, while it is used."""
-    if training.quantization is None:
+    if (bits := {"int8": 8, "nf4": 4.127}.get(training.quantization)) is None:  # with the scales of nf4
         return 0
-    bits = {"int8": 8, "nf4": 4.127}[training.quantization]  # with the scales of nf4
-    projections = [
-        module.weight
-        for name, module in model.named_modules()
-        if isinstance(module, nn.Linear) and not module.weight.requires_grad and name != "lm_head"
-    ]
-    saved = sum(weight.nbytes - weight.numel() * bits / 8 for weight in projections)
-    return int(saved) - max(weight.nbytes for weight in projections)
+    linear = [(name, module.weight) for name, module in model.named_modules() if isinstance(module, nn.Linear)]
+    frozen = [weight for name, weight in linear if name != "lm_head" and not weight.requires_grad]
+    return int(sum(weight.nbytes - weight.numel() * bits / 8 for weight in frozen)) - max(w.nbytes for w in frozen)
 
 
 def check_base(training: TrainingArguments, checkpoint: dict[str, Any]) -> None:

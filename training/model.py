@@ -43,8 +43,7 @@ def create_model(
     with torch.device("meta") if gets_weights(accelerator) else nullcontext():
         if training.lora_rank:
             dtype = frozen_dtype(read_config(training.init_from))
-            options = quantization_options(training, dtype)
-            model = make_model(config, training.init_from, dtype=dtype, **options)
+            model = make_model(config, training.init_from, dtype=dtype, **quantization_options(training, dtype))
             keep_gradients(model)
             add_lora(model, training)
         else:
@@ -104,14 +103,8 @@ def check_vocabulary(config: AOGPTConfig, init_from: str) -> None:
             )
 
 
-def make_model(
-    config: AOGPTConfig,
-    init_from: str | None,
-    load_weights: bool = True,
-    dtype: torch.dtype = torch.float32,
-    **options: Any,
-) -> Model:
-    """Return a model with random weights, or the model `init_from` in `dtype`, loaded with `options`.
+def make_model(config: AOGPTConfig, init_from: str | None, load_weights: bool = True, **options: Any) -> Model:
+    """Return a model with random weights, or the model `init_from`, loaded with `options`, by default in float32.
 
     Without `load_weights`, or on the default device `meta`, only the configuration is taken from `init_from`.
     """
@@ -120,7 +113,7 @@ def make_model(
     check_vocabulary(config, init_from)
     if not load_weights or torch.get_default_device().type == "meta":
         return AutoModel.from_config(read_config(init_from), dtype=torch.float32)
-    return load_pretrained(AutoModel, init_from, dtype=dtype, **options)
+    return load_pretrained(AutoModel, init_from, **{"dtype": torch.float32} | options)
 
 
 def set_default_order(model: Model, training: TrainingArguments) -> None:

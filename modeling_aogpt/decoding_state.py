@@ -128,7 +128,7 @@ class DecodingState:
         self.expects_recordings = False  # becomes True if many passes are expected and can be recorded
         # Tables of the adaLN modulations of all positions. Computing them takes at most as long as one full pass.
         num_targets = min(ids.shape[1], model.config.max_position_embeddings)  # a start token needs no position
-        self.precomputed = self.model.model.precompute(ids.device, num_targets=num_targets)
+        self.precomputed = self.model.model.precompute(ids.device, num_targets, is_joint=can_be_recorded)
         columns = torch.arange(ids.shape[1], device=ids.device)
         first_masked = torch.where(is_masked & is_token, columns, ids.shape[1]).amin(dim=1)
         last_given = torch.where(is_given, columns, -1).amax(dim=1)

@@ -33,6 +33,7 @@ from transformers.utils.output_capturing import capture_outputs
 
 from .causal import CACHE_NAME, CausalGenerationMixin, check_old_cache_name, prepare_causal_inputs
 from .configuration_aogpt import AOGPTConfig
+from .cuda_graphs import has_hooks
 from .decoding_state import CachedDecodingState
 from .devices import is_readable, mask_for_kernels, product_dtype, uses_autocast, without_cudnn_attention
 from .generation import AnyOrderGenerationMixin
@@ -72,6 +73,9 @@ LOGITS_PER_CHUNK = {"cpu": 2**25, "accelerator": 2**28}
 # The vocabulary is padded to a multiple of this number, because matrix products with an odd width are far slower on an
 # accelerator.
 WIDTH_MULTIPLE = {"cpu": 1, "accelerator": 64}
+
+# Largest number of values of modulations that a pass reads from the tables of all layers at once.
+MAX_GATHERED = 2**26
 
 # Whether a compiled graph may contain other graphs. Older versions of PyTorch cannot split such a graph, as DDP needs.
 GATHERS_GRADIENTS = is_torch_greater_or_equal("2.13", accept_dev=True)
@@ -250,18 +254,17 @@ class TargetModulation(nn.Module):
     def forward(
         self,
         targets: torch.LongTensor,
-        conditions: torch.Tensor | None,
-        table: torch.Tensor | None = None,
+        conditions: torch.Tensor,
         ranks: torch.LongTensor | None = None,
     ) -> tuple[torch.Tensor, ...]:
         """Return `num_vectors` tensors (batch, rows, hidden_size): the projected condition of each row.
 
         `targets` (batch, rows) are indices into `conditions` (n, target_embedding_size): embeddings of targets or noise
-        levels, after SiLU. `table` is the projection of all `conditions`, to avoid computing it again. `ranks` (batch,
-        rows) are the inverse permutations of `targets`, if these are permutations.
+        levels, after SiLU. `ranks` (batch, rows) are the inverse permutations of `targets`, if these are permutations.
         """
+        table = None
         # While exporting, the choice must not depend on the size of the batch, which may be dynamic.
-        if table is None and (torch.compiler.is_exporting() or targets.numel() > conditions.shape[0]):
+        if torch.compiler.is_exporting() or targets.numel() > conditions.shape[0]:
             # The batch has more rows than there are targets, so project each target only once. For 256 sequences of 16
             # rows, forward and backward passes then take a sixth of the time.
             table = self.proj(conditions)
@@ -299,9 +302,45 @@ def make_target_embeddings(config: AOGPTConfig) -> nn.Embedding | None:
     return None if width is None else nn.Embedding(config.max_position_embeddings, width)
 
 
-def modulate(hidden_states: torch.Tensor, shift: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
-    """Return `hidden_states * (1 + scale) + shift`."""
-    return add_product(hidden_states + shift, hidden_states, scale)
+def modulate(
+    norm: nn.Module,
+    hidden_states: torch.Tensor,
+    shift: torch.Tensor,
+    scale: torch.Tensor,
+    has_one: bool = False,
+    has_norm: bool = False,
+) -> torch.Tensor:
+    """Return `norm(hidden_states) * (1 + scale) + shift`.
+
+    With `has_one`, `scale` contains the 1. With `has_norm`, it also contains the weight of the norm, and `shift` its
+    bias (see [`AOGPTStack.precompute`]).
+    """
+    if not has_norm:
+        normalized = norm(hidden_states)
+        return add_product(shift if has_one else normalized + shift, normalized, scale)
+    normalize = F.rms_norm if isinstance(norm, nn.RMSNorm) else F.layer_norm
+    return add_product(shift, normalize(hidden_states, norm.normalized_shape, eps=norm.eps), scale)
+
+
+def fold_norm(norm: nn.Module, shift: torch.Tensor, scale: torch.Tensor, has_norm: bool) -> None:
+    """Change `shift` and `scale` in place to what [`modulate`] needs with `has_one`, and with or without `has_norm`."""
+    weight, bias = (getattr(norm, name, None) if has_norm else None for name in ("weight", "bias"))
+    if bias is not None:
+        torch.addcmul(shift + bias, scale, bias, out=shift)
+    if weight is None:
+        scale.add_(1)
+    else:
+        torch.addcmul(weight, scale, weight, out=scale)
+
+
+def is_plain(module: nn.Module, kinds: tuple[type[nn.Module], ...]) -> bool:
+    """Return whether `module` is exactly one of `kinds`, with weights of its own and without hooks."""
+    return (
+        type(module) in kinds
+        and all(type(weight) is nn.Parameter and not weight.is_meta for weight in module.parameters())
+        and "forward" not in vars(module)
+        and not has_hooks(module)
+    )
 
 
 def add_product(total: torch.Tensor, one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
@@ -332,12 +371,17 @@ class AOGPTLayer(GradientCheckpointingLayer):
         hidden_states: torch.Tensor,
         targets: torch.LongTensor,
         conditions: torch.Tensor | None = None,
-        table: torch.Tensor | None = None,
+        modulations: torch.Tensor | None = None,
+        has_norm: bool = False,
         ranks: torch.LongTensor | None = None,
         kept: slice = slice(None),
         **kwargs: Any,
     ) -> torch.Tensor:
-        """Return the hidden states of the rows in `kept`. See [`TargetModulation`] for the other arguments."""
+        """Return the hidden states of the rows in `kept`.
+
+        `modulations` (batch, rows, 6 * hidden_size) are those of the rows, if they are known. See
+        [`TargetModulation`] and [`modulate`] for the other arguments.
+        """
         if self.modulation is None:
             if self.target_embeddings is not None:
                 hidden_states = hidden_states + self.target_embeddings(targets)
@@ -345,13 +389,14 @@ class AOGPTLayer(GradientCheckpointingLayer):
             hidden_states = hidden_states[:, kept] + attention_output
             return hidden_states + self.mlp(self.post_attention_layernorm(hidden_states))
 
-        shift, scale, *others = self.modulation(targets, conditions, table, ranks)
-        gate, mlp_shift, mlp_scale, mlp_gate = (vectors[:, kept] for vectors in others)
-        attention_input = modulate(self.input_layernorm(hidden_states), shift, scale)
+        has_one = modulations is not None
+        vectors = modulations.chunk(6, dim=-1) if has_one else self.modulation(targets, conditions, ranks)
+        gate, mlp_shift, mlp_scale, mlp_gate = (values[:, kept] for values in vectors[2:])
+        attention_input = modulate(self.input_layernorm, hidden_states, *vectors[:2], has_one, has_norm)
         attention_output, _ = self.self_attn(attention_input, kept=kept, **kwargs)
         hidden_states = add_product(hidden_states[:, kept], gate, attention_output)
-        mlp_output = self.mlp(modulate(self.post_attention_layernorm(hidden_states), mlp_shift, mlp_scale))
-        return add_product(hidden_states, mlp_gate, mlp_output)
+        mlp_input = modulate(self.post_attention_layernorm, hidden_states, mlp_shift, mlp_scale, has_one, has_norm)
+        return add_product(hidden_states, mlp_gate, self.mlp(mlp_input))
 
 
 # ----------------------------------------------------------------------------------------------------------------- loss
@@ -568,15 +613,21 @@ class Precomputed(NamedTuple):
 
     frequencies: Frequencies | None = None  # None without rotary positions
     conditions: torch.Tensor | None = None  # (n, target_embedding_size): inputs of `TargetModulation`, if it is used
-    # Shifts, scales and gates of all targets, a table for each layer and for the final norm; instead of `conditions`.
+    # Modulations of all targets (n, vectors * hidden_size), a table for each layer and for the final norm; instead of
+    # `conditions`. If there is a `joint_table`, they are parts of it, and a pass of few rows reads all of them at once.
     tables: tuple[torch.Tensor, ...] | None = None
+    joint_table: torch.Tensor | None = None
+    has_norms: bool = False  # see `modulate`
 
 
 class AOGPTStack(AOGPTPreTrainedModel):
     """Base class of the decoder and the encoder, which runs their layers and final norm."""
 
-    def precompute(self, device: torch.device, num_targets: int | None = None) -> Precomputed:
-        """Compute values that passes share. For many passes, include modulations of the first `num_targets` targets."""
+    def precompute(self, device: torch.device, num_targets: int | None = None, is_joint: bool = False) -> Precomputed:
+        """Compute values that passes share. For many passes, include modulations of the first `num_targets` targets.
+
+        With `is_joint`, all layers share one table of modulations, if the model is not spread over devices.
+        """
         frequencies = compute_frequencies(self.config, device) if self.config.position_encoding == "rotary" else None
         if self.config.target_injection != "adaln":
             return Precomputed(frequencies)
@@ -584,8 +635,29 @@ class AOGPTStack(AOGPTPreTrainedModel):
         conditions = F.silu(self.target_embeddings(torch.arange(length, device=device)))
         if num_targets is None:
             return Precomputed(frequencies, conditions)
-        modules = (*(layer.modulation for layer in self.layers), self.modulation)
-        return Precomputed(frequencies, tables=tuple(module.proj(conditions) for module in modules))
+        return Precomputed(frequencies, None, *self._make_tables(conditions, is_joint))
+
+    @torch.no_grad()
+    def _make_tables(
+        self, conditions: torch.Tensor, is_joint: bool
+    ) -> tuple[tuple[torch.Tensor, ...], torch.Tensor | None, bool]:
+        """Return the fields `tables`, `joint_table` and `has_norms` of [`Precomputed`]."""
+        modules = [(layer.modulation, layer.input_layernorm, layer.post_attention_layernorm) for layer in self.layers]
+        modules.append((self.modulation, self.norm))
+        has_norms = all(is_plain(norm, (nn.RMSNorm, nn.LayerNorm)) for _, *norms in modules for norm in norms)
+        width = sum(module.num_vectors for module, *_ in modules) * self.config.hidden_size
+        tables, joint, end = [], None, 0
+        for module, *norms in modules:
+            table = module.proj(conditions)
+            vectors = table.chunk(module.num_vectors, dim=-1)
+            for index, norm in enumerate(norms):
+                fold_norm(norm, *vectors[3 * index : 3 * index + 2], has_norms)
+            if has_norms and is_joint:
+                joint = table.new_empty(len(table), width) if joint is None else joint
+                start, end = end, end + table.shape[1]
+                table = joint[:, start:end].copy_(table)
+            tables.append(table)
+        return tuple(tables), joint, has_norms
 
     def run_layers(
         self,
@@ -604,9 +676,17 @@ class AOGPTStack(AOGPTPreTrainedModel):
         attention queries and of keys, both (batch, rows). For rows that are not kept, the last layer computes only keys
         and values. `attention_mask` (batch or 1, 1, rows or 1, slots) is True where a row attends to a slot.
         """
-        frequencies, conditions, tables = precomputed
+        frequencies, conditions, tables, joint_table, has_norms = precomputed
         rotations = frequencies and tuple(compute_rotation(indices, *frequencies) for indices in rotary_indices)
-        tables = tables or (None,) * (len(self.layers) + 1)
+        gathered = None
+        if joint_table is not None and targets.numel() * joint_table.shape[1] <= MAX_GATHERED:
+            gathered = F.embedding(targets, joint_table).split([table.shape[1] for table in tables], dim=-1)
+
+        def look_up(index: int, rows: slice = slice(None)) -> torch.Tensor | None:
+            if tables is None or gathered is not None:
+                return None if tables is None else gathered[index][:, rows]
+            return F.embedding(targets[:, rows].to(tables[index].device), tables[index])
+
         if attention_mask is not None and self.config._attn_implementation != "eager":
             attention_mask = mask_for_kernels(attention_mask, product_dtype(hidden_states.device, hidden_states.dtype))
         injection, last = self.config.target_injection, len(self.layers) - 1
@@ -618,18 +698,20 @@ class AOGPTStack(AOGPTPreTrainedModel):
                 hidden_states,
                 targets,
                 conditions,
-                tables[layer_idx],
+                look_up(layer_idx),
+                has_norms,
                 ranks,
                 kept if layer_idx == last else slice(None),
                 rotations=rotations,
                 attention_mask=attention_mask,
                 **kwargs,
             )
-        hidden_states = self.norm(hidden_states)
-        if self.modulation is not None:
-            vectors = self.modulation(targets[:, kept], conditions, tables[-1], ranks)
-            hidden_states = modulate(hidden_states, *(vector.to(hidden_states.device) for vector in vectors))
-        return hidden_states.to(targets.device)
+        if self.modulation is None:
+            return self.norm(hidden_states).to(targets.device)
+        modulations, has_one = look_up(-1, kept), tables is not None
+        vectors = modulations.chunk(2, dim=-1) if has_one else self.modulation(targets[:, kept], conditions, ranks)
+        vectors = (values.to(hidden_states.device) for values in vectors)
+        return modulate(self.norm, hidden_states, *vectors, has_one, has_norms).to(targets.device)
 
 
 class AOGPTModel(AOGPTStack):

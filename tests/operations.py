@@ -17,7 +17,15 @@ from unittest.mock import patch
 import torch
 from torch import nn
 
-from modeling_aogpt import AOGPTForAnyOrderLM, cuda_graphs, decoding_state, devices, sampling, validation
+from modeling_aogpt import (
+    AOGPTForAnyOrderLM,
+    cuda_graphs,
+    decoding_state,
+    devices,
+    modeling_aogpt,
+    sampling,
+    validation,
+)
 from modeling_aogpt.cuda_graphs import Arguments
 from modeling_aogpt.decoding_state import CachedDecodingState
 from modeling_aogpt.generation import GenerationProgress
@@ -101,7 +109,9 @@ class CountedRecording:
             device.is_replaying = False
 
 
-def fused_rms_norm(hidden_states: torch.Tensor, shape: tuple, weight: torch.Tensor | None, eps: float) -> torch.Tensor:
+def fused_rms_norm(
+    hidden_states: torch.Tensor, shape: tuple, weight: torch.Tensor | None = None, eps: float | None = None
+) -> torch.Tensor:
     """Count as a single operation, as on CUDA."""
     DEVICE[-1].count("rms_norm")
     with patch.object(DEVICE[-1], "count", lambda name: None):
@@ -128,6 +138,7 @@ def count_steps(model: AOGPTForAnyOrderLM, **arguments: Any) -> list[Step]:
         patch.object(torch.cuda, "graph_pool_handle", lambda: (0, 0)),
         patch.object(decoding_state, "can_record", lambda model, device: True),
         patch.object(sampling, "can_record", lambda model, device: True),
+        patch.object(modeling_aogpt, "is_plain", lambda module, kinds: True),
         patch.object(devices, "is_readable", lambda values: not device.is_replaying),
         patch.object(validation, "is_readable", lambda values: not device.is_replaying),
         patch.object(GenerationProgress, "update", note),

@@ -214,7 +214,7 @@ def test_modulations_are_computed_once_for_all_steps() -> None:
     samples = model.generate(max_length=12, num_steps=6, unmasking="fixed_count", generator=seeded())
     assert len(calls) == len(model.model.layers) + 1
     precompute = model.model.precompute
-    model.model.precompute = lambda device, num_targets=None: precompute(device)
+    model.model.precompute = lambda device, *_, **__: precompute(device)
     assert (model.generate(max_length=12, num_steps=6, unmasking="fixed_count", generator=seeded()) == samples).all()
     assert len(calls) == 7 * (len(model.model.layers) + 1)
 

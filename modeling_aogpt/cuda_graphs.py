@@ -18,7 +18,7 @@ import torch
 from torch import nn
 from transformers.utils import logging
 
-from .devices import allow_cudnn_attention, is_dispatched, to_device
+from .devices import allow_cudnn_attention, hold_cudnn_switch, is_dispatched, to_device
 
 logger = logging.get_logger(__name__)
 
@@ -86,6 +86,9 @@ class Recording:
 
     The arguments and the result have fixed memory addresses. A replay copies new arguments to these addresses, and
     overwrites the previous result. Recordings with the same memory `pool` share memory for intermediate results.
+
+    To make a recording, PyTorch waits for the GPU and empties its memory cache, because memory in the cache cannot
+    become part of the pool later. A generation makes few recordings, so this takes little of its time.
     """
 
     def __init__(
@@ -147,7 +150,7 @@ class Recordings:
     def _record(self, key: Key, function: Callable[..., Result], arguments: Arguments) -> None:
         try:
             self._pool = self._pool or torch.cuda.graph_pool_handle()
-            with allow_cudnn_attention(self.use_cudnn):
+            with allow_cudnn_attention(self.use_cudnn), hold_cudnn_switch():
                 self._recordings[key] = Recording(function, arguments, self._device, self._pool)
         except torch.OutOfMemoryError:
             self.has_failed = True

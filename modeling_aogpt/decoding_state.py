@@ -18,8 +18,8 @@ from transformers import PreTrainedModel
 from .configuration_aogpt import AOGPTConfig
 from .cpu_inference import copy_for_cpu, gains_from_packing, pack_weights
 from .cuda_graphs import Recordings, can_record
-from .devices import execution_device, is_compiled, product_dtype, to_device
-from .orders import group_orders, index_by_position, index_by_rank, make_rows, token_positions
+from .devices import MASK_ALIGNMENT, execution_device, is_compiled, mask_for_kernels, product_dtype, to_device
+from .orders import group_orders, index_by_position, index_by_rank, token_positions
 
 # Index (sequences, ranks) into tensors (batch, n) that are indexed by rank.
 Indices = tuple[torch.LongTensor, torch.LongTensor]
@@ -35,13 +35,19 @@ MIN_PASSES_TO_PREPARE = 32
 MIN_PASSES_TO_RECORD = 4
 
 # Smallest number of expected passes for which recorded passes use the attention kernels of cuDNN. On an NVIDIA H200,
-# cuDNN needs 50 to 110 ms once for each new shape. Each pass of AO-GPT small is then about 0.5 ms faster.
+# cuDNN needs 50 to 110 ms once for each new shape, in each thread. Each pass of AO-GPT small is then about 0.5 ms
+# faster, so a generation gains time even in a thread that ends with it.
 MIN_PASSES_FOR_CUDNN = 256
 
 # Limits of a recorded pass, over all sequences: its rows, and the slots of the cache. Larger passes gain little, as the
 # CPU launches their operations faster than the GPU runs them.
 MAX_RECORDED_ROWS = 2**14
 MAX_RECORDED_SLOTS = 2**19
+
+# If all passes of a generation together would read at least this number of bytes of the cache, which takes a GPU about
+# 0.3 s, recorded passes read only the first quarters of the slots that they need. Each quarter takes recordings of its
+# own, and execution plans of cuDNN.
+MIN_BYTES_TO_SLICE, MIN_SLOTS_PER_SLICE = 2**40, 256
 
 # Largest number of rows of a sequence per pass. It limits the size of the attention mask for long prompts and many
 # queries.
@@ -108,11 +114,15 @@ class DecodingState:
         is_given = is_token & ~is_masked
         # Values (batch, n), by rank. `orders` contains columns of `ids`. In `positions`, padding does not count.
         self.orders = group_orders(orders, torch.where(is_token, is_masked.long(), 2))
-        self.ids = index_by_rank(ids, self.orders)  # a masked rank may contain the mask, a draft or a re-masked token
-        self.positions = index_by_rank(token_positions(is_token), self.orders)
         self.blocks = index_by_rank(blocks, self.orders)
-        self.unmasking_steps = torch.full_like(ids, -1)  # step that filled in the rank; -1 if none
-        self.token_logprobs = torch.zeros(ids.shape, dtype=torch.float64, device=ids.device)
+        # The other values are parts of one tensor, so that one operation reads or writes several of them. At its end
+        # are the id and the position of a start row.
+        self._values = torch.cat((ids.new_zeros(4 * ids.numel() + 1), ids.new_full((1,), -1)))
+        self.ids, self.positions, self.unmasking_steps, bits = self._values[:-2].view(4, *ids.shape)
+        self.ids.copy_(index_by_rank(ids, self.orders))  # a masked rank may contain the mask, a draft or an old token
+        self.positions.copy_(index_by_rank(token_positions(is_token), self.orders))
+        self.unmasking_steps.fill_(-1)  # step that filled in the rank; -1 if none
+        self.token_logprobs = bits.view(torch.float64)
         # Numbers of ranks, (batch,) on the CPU. Ranks from `num_context` to `ends` - 1 are masked. `ends` is lower than
         # `num_tokens` in sequences that have ended with an end-of-text token.
         self.num_context = is_given.sum(dim=-1).cpu()  # unmasked
@@ -128,7 +138,7 @@ class DecodingState:
         self.expects_recordings = False  # becomes True if many passes are expected and can be recorded
         # Tables of the adaLN modulations of all positions. Computing them takes at most as long as one full pass.
         num_targets = min(ids.shape[1], model.config.max_position_embeddings)  # a start token needs no position
-        self.precomputed = self.model.model.precompute(ids.device, num_targets, is_joint=can_be_recorded)
+        self.precomputed = self.model.model.precompute(ids.device, num_targets)
         columns = torch.arange(ids.shape[1], device=ids.device)
         first_masked = torch.where(is_masked & is_token, columns, ids.shape[1]).amin(dim=1)
         last_given = torch.where(is_given, columns, -1).amax(dim=1)
@@ -144,7 +154,7 @@ class DecodingState:
     def compute_logits(self, hidden_states: torch.Tensor) -> torch.Tensor:
         """Return the logits (queries, vocab_size) of `hidden_states`, with minus infinity at ids that are not text."""
         logits = self.model.apply_head(hidden_states)
-        logits[:, self.model.config.num_valid_tokens :] = float("-inf")
+        logits[:, self.model.config.num_valid_tokens :].fill_(float("-inf"))
         return logits
 
     def commit(
@@ -186,7 +196,10 @@ class DecodingState:
         return arranged
 
     def check_finite(self) -> None:
-        """Raise a `ValueError` if the log-probability of a token is not finite. The CPU waits for an accelerator."""
+        """Raise a `ValueError` if the log-probability of a token is not finite.
+
+        The CPU waits for an accelerator, so this check follows the last step instead of each step.
+        """
         if not torch.isfinite(self.token_logprobs).all():
             raise ValueError(
                 "The logits are not finite (NaN or infinity), so no token can be drawn. Check the weights and the "
@@ -268,7 +281,12 @@ class DecodingState:
             num_passes = self.expected_passes(num_queries)
             self.expects_recordings = num_passes >= MIN_PASSES_TO_RECORD
             self._recordings.use_cudnn = num_passes >= MIN_PASSES_FOR_CUDNN
+            if self.expects_recordings:
+                self._prepare_recordings(num_passes)
         return self.expects_recordings and num_rows <= MAX_RECORDED_ROWS
+
+    def _prepare_recordings(self, num_passes: int) -> None:
+        """Prepare for a generation that is expected to record most of its `num_passes` passes."""
 
     @property
     def num_masked(self) -> torch.LongTensor:
@@ -322,6 +340,8 @@ class PassShape(NamedTuple):
     width: int = 0  # largest number of rows of a sequence, if rows are packed
     first_slot: int | None = None  # first of the consecutive slots that a pass writes, if it is known
     needs_mask: bool = True
+    has_queries: bool = True  # whether rows may attend to their own slot, but not to all slots before it
+    has_starts: bool = True  # whether there are start rows
 
 
 class AnyOrderCache:
@@ -340,11 +360,16 @@ class AnyOrderCache:
         num_slots: int,
         dtype: torch.dtype,
         devices: Sequence[torch.device],
+        is_joint: bool = False,
     ) -> None:
-        shape = (batch_size, config.num_key_value_heads, num_slots, config.head_dim)
+        self.num_slots = num_slots
+        shape = (batch_size, config.num_key_value_heads * (1 + is_joint), num_slots, config.head_dim)
         # Each layer has its own tensors. If one tensor held all layers, a compiled pass would copy this whole tensor
-        # for every write.
-        self.layers = [tuple(torch.zeros(shape, dtype=dtype, device=device) for _ in range(2)) for device in devices]
+        # for every write. With `is_joint`, one tensor contains keys and values, to write both in one operation.
+        stored = [[torch.zeros(shape, dtype=dtype, device=device) for _ in range(2 - is_joint)] for device in devices]
+        self.joint_layers = [tensors[0] for tensors in stored] if is_joint else None
+        self.layers = [tuple(tensors[0].chunk(2, dim=1)) if is_joint else tuple(tensors) for tensors in stored]
+        self.num_bytes = sum(tensor.nbytes for tensors in stored for tensor in tensors)
         self._slots: slice | tuple[torch.LongTensor, slice, torch.LongTensor] = slice(0, 0)
         self._num_visible = 0
         self.places: tuple[torch.LongTensor, ...] | None = None  # see `unpack`; None if rows are not packed
@@ -368,15 +393,23 @@ class AnyOrderCache:
                 f"A layer has {keys.shape[1]} key-value heads, but the cache has {stored[0].shape[1]}. `generate` does "
                 "not support tensor parallelism. Load the model without `tp_plan`."
             )
+        for store, states in zip(stored, (keys, values), strict=True):
+            self._write(store, states)
+        return stored[0][:, :, : self._num_visible], stored[1][:, :, : self._num_visible]
+
+    def update_jointly(self, states: torch.Tensor, layer_idx: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Do what [`update`] does, for `states` (lines, 2 * heads, rows, head_dim): keys and then values."""
+        self._write(self.joint_layers[layer_idx], states)
+        return tuple(store[:, :, : self._num_visible] for store in self.layers[layer_idx])
+
+    def _write(self, store: torch.Tensor, states: torch.Tensor) -> None:
         if isinstance(self._slots, slice):
-            for store, states in zip(stored, (keys, values), strict=True):
-                store[:, :, self._slots] = states
+            store[:, :, self._slots] = states
         else:
             sequences, every_head, slots = self._slots
-            indices = sequences.to(keys.device), every_head, slots.to(keys.device)
-            for store, states in zip(stored, (keys, values), strict=True):
-                store[indices] = states.transpose(1, 2).to(store.dtype)
-        return stored[0][:, :, : self._num_visible], stored[1][:, :, : self._num_visible]
+            store[sequences.to(states.device), every_head, slots.to(states.device)] = states.transpose(1, 2).to(
+                store.dtype
+            )
 
     def unpack(self, queries: torch.Tensor) -> torch.Tensor:
         """Arrange attention queries (1, heads, rows, head_dim) of packed rows as (batch, heads, width, head_dim)."""
@@ -406,7 +439,25 @@ class CachedDecodingState(DecodingState):
         self._may_pack = self.model is not model  # True for a copy that uses oneDNN
         dtype = product_dtype(ids.device, model.model.dtype)
         devices = [execution_device(layer, ids.device) for layer in model.model.layers]
-        self.cache = AnyOrderCache(model.config, *ids.shape, dtype=dtype, devices=devices)
+        self._alignment = 1 if ids.is_cpu else MASK_ALIGNMENT
+        num_slots = ids.shape[1] + -ids.shape[1] % self._alignment
+        self._slots_per_slice = num_slots
+        is_joint = self._recordings is not None and not self._is_compiled
+        self.cache = AnyOrderCache(model.config, len(ids), num_slots, dtype, devices, is_joint)
+        # Row s of this view is an attention mask of all slots but the last s. It is boolean where PyTorch converts it
+        # once, and otherwise numbers, so that no layer converts it.
+        is_visible = torch.arange(2 * num_slots, device=ids.device) < num_slots
+        if not (ids.is_cpu or self._is_compiled or model.config._attn_implementation == "eager"):
+            is_visible = mask_for_kernels(is_visible, dtype)
+        self._masks = is_visible.unfold(0, num_slots, 1)
+
+    def _prepare_recordings(self, num_passes: int) -> None:
+        if self._is_compiled:
+            return
+        if num_passes * self.cache.num_bytes >= MIN_BYTES_TO_SLICE:
+            quarter = self.cache.num_slots // 4
+            self._slots_per_slice = max(quarter + -quarter % MASK_ALIGNMENT, MIN_SLOTS_PER_SLICE)
+        self.precomputed = self.model.model.join_projections(self.precomputed, num_positions=self.ids.shape[1])
 
     def query(self, num_queries: torch.LongTensor) -> QueryResult:
         """Predict masked ranks (see [`DecodingState.query`])."""
@@ -438,7 +489,10 @@ class CachedDecodingState(DecodingState):
         shape, indices, *_ = self._lay_out(starts, first_queries, ends, self.num_context, is_fixed=True)
         drawn = draw_numbers(int(num_queries.sum())).view(shape.num_lines, -1)
         repeated = drawn[:, -1:].expand(-1, shape.num_kept - drawn.shape[1])  # a repeated row draws the same token
-        drawn, indices = torch.cat((drawn, repeated), dim=1), torch.cat((indices, indices.new_tensor([step])))
+        drawn, size, count = torch.cat((drawn, repeated), dim=1), self.ids.numel(), shape.num_lines * shape.num_rows
+        targets = indices[2 * count : 3 * count].view(shape.num_lines, -1)[:, -shape.num_kept :].flatten()
+        places = targets - size, targets + size, targets + 2 * size  # of ids, steps and log-probabilities
+        indices = torch.cat((indices.new_tensor([step]), *places, indices))
         if drawn.is_cpu:  # a single tensor takes a single copy
             indices, drawn = torch.cat((drawn.flatten().view(torch.long), indices)), None
         self._recordings.call(self._fill_in_rows, indices, drawn, constant=(shape, draw))
@@ -453,14 +507,10 @@ class CachedDecodingState(DecodingState):
         count = shape.num_lines * shape.num_kept
         if numbers is None:
             numbers, indices = indices[:count].view(torch.float64), indices[count:]
-        indices, step = indices[:-1], indices[-1:]
+        step, places, indices = indices[:1], indices[1 : 1 + 3 * count], indices[1 + 3 * count :]
         hidden_states = self._run_rows(shape, indices).flatten(0, 1)
         tokens, logprobs = draw(hidden_states, numbers.reshape(-1, 1))
-        targets = indices[shape.num_lines * shape.num_rows :][: shape.num_lines * shape.num_rows]
-        targets = targets.view(shape.num_lines, -1)[:, -shape.num_kept :].flatten()
-        self.ids.view(-1)[targets] = tokens
-        self.token_logprobs.view(-1)[targets] = logprobs
-        self.unmasking_steps.view(-1)[targets] = step.expand_as(targets)
+        self._values[places] = torch.cat((tokens, step.expand(count), logprobs.view(torch.long)))
         return tokens, logprobs
 
     def keep_verified(self) -> None:
@@ -563,18 +613,29 @@ class CachedDecodingState(DecodingState):
             is_query = (torch.arange(num_kept, device=starts.device) < num_queried).expand(len(columns), -1)
         offsets, ranks = sequences * length, (starts[sequences] + columns).clamp(max=length - 1)
         num_visible, sequences = torch.minimum(ranks, num_context[sequences]), sequences.expand_as(ranks)
-        carried = torch.where(num_visible > 0, offsets + num_visible - 1, -1)
-        fields = [carried, offsets + ranks, sequences, ranks]
-        has_same_slots = not is_packed and not is_fixed and len(set(starts.tolist())) == 1
+        is_start, size, is_query_row = num_visible == 0, num_sequences * length, ranks > num_visible
+        carried, targets = offsets + num_visible - 1, size + offsets + ranks
+        start_id, start_position = 4 * size, 4 * size + 1
+        fields = [carried.masked_fill(is_start, start_id), (size + carried).masked_fill(is_start, start_position)]
+        fields += [targets, sequences, ranks]
+        has_same_slots, has_queries = len(set(starts.tolist())) == 1, width > 1 or bool(is_query_row.any())
+        has_same_slots &= not is_packed and not is_fixed
+        # No mask is needed for a single row that follows all cached rows, as in generation of one token at a time.
+        needs_mask = not has_same_slots or has_queries
+        alignment = 1 if not needs_mask else self._slots_per_slice if is_fixed and not is_packed else self._alignment
+        num_slots = self.cache.num_slots if is_fixed and is_packed else int(ranks.max()) + 1
         shape = PassShape(
             *columns.shape,
             num_kept,
-            num_slots=length if is_fixed else int(ranks.max()) + 1,
+            num_slots=min(num_slots + -num_slots % alignment, self.cache.num_slots),
             width=width if is_packed else 0,
             first_slot=int(starts[0]) if has_same_slots else None,
-            # No mask is needed for a single row that follows all cached rows, as in generation of one token at a time.
-            needs_mask=not has_same_slots or width > 1 or bool((ranks > num_visible).any()),
+            needs_mask=needs_mask,
+            has_queries=has_queries,
+            has_starts=self._is_compiled or bool(is_start.any()),
         )
+        # A row of a chain also attends to its own slot, the one after the visible slots.
+        first_hidden = num_visible + ~is_query_row
         queries = torch.stack((sequences, ranks))[..., -num_kept:]
         queries = queries.flatten(1) if num_queried == num_kept and not self._is_compiled else queries[:, is_query]
         if is_packed:
@@ -583,10 +644,11 @@ class CachedDecodingState(DecodingState):
             rows = places.new_zeros(num_sequences * width)
             rows.scatter_reduce_(0, places, torch.arange(len(places), device=places.device), "amax")
             fields += [rows, (rows - len(places) + num_kept).clamp(min=0), places]
-            ranks, num_visible = ranks[0, rows], num_visible[0, rows]
+            ranks, first_hidden = ranks[0, rows], first_hidden[0, rows]
         self.num_forward_passes += 1
         self.num_rows += columns.numel()
-        return shape, torch.cat([values.flatten() for values in (*fields, ranks, num_visible)]), is_query, queries
+        fields += [ranks, self.cache.num_slots - first_hidden]
+        return shape, torch.cat([values.flatten() for values in fields]), is_query, queries
 
     def _choose_sizes(self, is_packed: bool, sizes: tuple[int, int, int]) -> tuple[int, int, int]:
         """Round numbers of rows and the width up, or take those of an earlier pass with up to 1.5 times the rows."""
@@ -607,7 +669,8 @@ class CachedDecodingState(DecodingState):
         lines, count = (shape.num_lines, shape.num_rows), shape.num_lines * shape.num_rows
         num_places = len(self.ids) * shape.width
         parts = [num_places, num_places, count, num_places, num_places] if shape.width else [count, count]
-        carried, targets, sequences, ranks, *places, own, num_visible = indices.split([count] * 4 + parts)
+        values = self._values[indices[: 3 * count]]
+        sequences, ranks, *places, own, windows = indices[3 * count :].split([count] * 2 + parts)
         slots = sequences.view(lines), ranks.view(lines)
         if shape.first_slot is not None:
             slots = slice(shape.first_slot, shape.first_slot + shape.num_rows)
@@ -616,18 +679,17 @@ class CachedDecodingState(DecodingState):
         self.cache.set_rows(slots, shape.num_slots, places or None)
         mask = None
         if shape.needs_mask:
-            every_slot = torch.arange(shape.num_slots, device=indices.device)
-            own, num_visible = (values.view(len(self.ids), 1, -1, 1) for values in (own, num_visible))
-            mask = (every_slot < num_visible) | (every_slot == own)
-        rows = make_rows(self.ids.view(1, -1), self.positions.view(1, -1), carried[None], targets[None])
+            mask = self._masks[:, : shape.num_slots][windows.view(len(self.ids), 1, -1)]
+            if shape.has_queries:
+                mask.scatter_(-1, own.view(len(self.ids), 1, -1, 1), True if mask.dtype == torch.bool else 0.0)
         config = torch._dynamo.config
         limit = max(config.recompile_limit, MAX_COMPILED_GRAPHS)
         with config.patch(recompile_limit=limit) if self._is_compiled else nullcontext():
             return self.model.model(
-                **{name: values.view(lines) for name, values in rows.items()},
+                *values.view(3, *lines),
                 attention_mask=mask,
                 cache=self.cache,
-                precomputed=self.precomputed,
+                precomputed=self.precomputed._replace(has_starts=shape.has_starts),
                 num_kept=shape.num_kept,
             ).last_hidden_state
 

@@ -6,7 +6,7 @@ import functools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from threading import Lock
+from threading import Condition
 
 import torch
 from torch import nn
@@ -66,13 +66,13 @@ def uses_autocast(device_type: str) -> bool:
     return device_type != "meta" and torch.is_autocast_enabled(device_type)
 
 
-def mask_for_kernels(mask: torch.BoolTensor, dtype: torch.dtype) -> torch.Tensor:
+def mask_for_kernels(mask: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """Return an attention mask (..., rows, slots) in the form that is fastest on its device.
 
-    On an accelerator, PyTorch converts a boolean mask to numbers in every layer. This function does so once. `dtype`
-    must be the dtype of attention queries.
+    On an accelerator, PyTorch converts a boolean mask to numbers in every layer. This function does so once, unless the
+    mask has been converted. `dtype` must be the dtype of attention queries.
     """
-    if mask.is_cpu or torch.compiler.is_compiling():
+    if mask.is_cpu or mask.dtype != torch.bool or torch.compiler.is_compiling():
         return mask
     num_slots = mask.shape[-1]
     shape = *mask.shape[:-1], num_slots + -num_slots % MASK_ALIGNMENT
@@ -99,7 +99,7 @@ def allow_cudnn_attention(is_allowed: bool = True) -> Iterator[None]:
 
 # PyTorch's switch for cuDNN attention applies to all threads of a process. The first thread that enters
 # `without_cudnn_attention` turns cuDNN attention off, and the last thread that leaves it restores the switch.
-_CUDNN_LOCK = Lock()
+_CUDNN_SWITCH = Condition()
 _num_without_cudnn, _cudnn_was_enabled = 0, True
 
 
@@ -114,7 +114,7 @@ def without_cudnn_attention(device: torch.device) -> Iterator[None]:
     if device.type == "cpu" or _ALLOWS_CUDNN.get():
         yield
         return
-    with _CUDNN_LOCK:
+    with _CUDNN_SWITCH:
         if not _num_without_cudnn:
             _cudnn_was_enabled = torch.backends.cuda.cudnn_sdp_enabled()
             torch.backends.cuda.enable_cudnn_sdp(False)
@@ -122,10 +122,22 @@ def without_cudnn_attention(device: torch.device) -> Iterator[None]:
     try:
         yield
     finally:
-        with _CUDNN_LOCK:
+        with _CUDNN_SWITCH:
             _num_without_cudnn -= 1
             if not _num_without_cudnn:
                 torch.backends.cuda.enable_cudnn_sdp(_cudnn_was_enabled)
+                _CUDNN_SWITCH.notify_all()
+
+
+@contextmanager
+def hold_cudnn_switch() -> Iterator[None]:
+    """Make other threads wait to turn cuDNN attention off until the end of a `with` statement.
+
+    Otherwise, a recording could contain other attention kernels than those that it was prepared for.
+    """
+    with _CUDNN_SWITCH:
+        _CUDNN_SWITCH.wait_for(lambda: not _num_without_cudnn)
+        yield
 
 
 def is_compiled(model: nn.Module) -> bool:

@@ -74,8 +74,11 @@ LOGITS_PER_CHUNK = {"cpu": 2**25, "accelerator": 2**28}
 # accelerator.
 WIDTH_MULTIPLE = {"cpu": 1, "accelerator": 64}
 
-# Largest number of values of modulations that a pass reads from the tables of all layers at once.
-MAX_GATHERED = 2**26
+# Largest number of rows for which a pass looks up modulations and rotations of all layers at once, and multiplies by
+# joint weights. In larger passes, operations take longer, so their number matters less.
+MAX_JOINT_ROWS = 2**10
+# Largest size of joint weights. A product with larger ones is no faster than three products.
+MAX_JOINT_BYTES = 2**30
 
 # Whether a compiled graph may contain other graphs. Older versions of PyTorch cannot split such a graph, as DDP needs.
 GATHERS_GRADIENTS = is_torch_greater_or_equal("2.13", accept_dev=True)
@@ -121,6 +124,28 @@ def rotate(states: torch.Tensor, rotation: Rotation) -> torch.Tensor:
     cos, sin = rotation
     first, second = states.chunk(2, dim=-1)
     return (states * cos + torch.cat((-second, first), dim=-1) * sin).to(states.dtype)
+
+
+class JointProjection(NamedTuple):
+    """Parameters with which a single product computes attention queries, keys and values."""
+
+    weight: torch.Tensor
+    bias: torch.Tensor | None
+    norm_weight: torch.Tensor | None  # (heads + key heads, head_dim), of the norms of queries and keys
+
+
+class JointRotation(NamedTuple):
+    """Values with which an addition and two products rotate attention queries and keys together."""
+
+    is_query: torch.BoolTensor  # (heads + key heads,)
+    table: torch.Tensor  # (n, 2 * head_dim): cosines and signed sines of all indices
+    weights: torch.Tensor | None  # (layers, 1, 1, heads + key heads, 2 * head_dim): weights of their norms
+
+    def look_up(self, targets: torch.LongTensor, tokens: torch.LongTensor, num_layers: int) -> list[Rotation]:
+        """Return the factors (batch, rows, heads + key heads, head_dim) of [`AOGPTAttention.project`], by layer."""
+        rotation = F.embedding(torch.where(self.is_query, targets[..., None], tokens[..., None]), self.table)
+        layers = [rotation] * num_layers if self.weights is None else rotation * self.weights
+        return [values.chunk(2, dim=-1) for values in layers]
 
 
 def eager_attention_forward(
@@ -186,33 +211,68 @@ class AOGPTAttention(nn.Module):
         self.q_norm = nn.RMSNorm(config.head_dim, eps=config.norm_eps) if config.qk_norm else nn.Identity()
         self.k_norm = nn.RMSNorm(config.head_dim, eps=config.norm_eps) if config.qk_norm else nn.Identity()
 
+    def join_projections(self) -> JointProjection:
+        """Return copies of the parameters of the projections and norms of queries, keys and values."""
+        layers, config = (self.q_proj, self.k_proj, self.v_proj), self.config
+        norms = (self.q_norm, config.num_attention_heads), (self.k_norm, config.num_key_value_heads)
+        return JointProjection(
+            torch.cat([layer.weight for layer in layers]),
+            torch.cat([layer.bias for layer in layers]) if config.attention_bias else None,
+            torch.cat([norm.weight.expand(heads, -1) for norm, heads in norms]) if config.qk_norm else None,
+        )
+
+    def project(self, hidden_states: torch.Tensor, joint: JointProjection, rotation: Rotation | None) -> torch.Tensor:
+        """Return queries, keys and values (batch, rows, heads + 2 * key heads, head_dim), normalized and rotated.
+
+        `rotation` are factors of each head and of the head with swapped halves (see [`JointRotation`]). They contain
+        the weights of the norms.
+        """
+        config = self.config
+        states = F.linear(hidden_states, joint.weight, joint.bias).unflatten(-1, (-1, config.head_dim))
+        num_rotated = config.num_attention_heads + config.num_key_value_heads
+        rotated = normalized = states[:, :, :num_rotated]
+        if config.qk_norm:  # normalizing the values, too, avoids a copy
+            normalized = F.rms_norm(states, (config.head_dim,), eps=config.norm_eps)[:, :, :num_rotated]
+        if rotation is not None and self.has_rotary:
+            swapped = normalized.roll(config.head_dim // 2, dims=-1)
+            torch.addcmul(normalized * rotation[0], swapped, rotation[1], out=rotated)
+        elif config.qk_norm:
+            torch.mul(normalized, joint.norm_weight, out=rotated)
+        return states
+
     def forward(
         self,
         hidden_states: torch.Tensor,
-        rotations: tuple[Rotation, Rotation] | None,
+        rotations: tuple[Rotation, Rotation] | Rotation | None,
         attention_mask: torch.Tensor | None = None,
         cache: Cache | None = None,
         kept: slice = slice(None),
+        joint: JointProjection | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Return attention output (batch, kept rows, hidden_size) and weights of the rows in the slice `kept`.
 
-        `rotations` are the rotations of attention queries and of keys.
+        `rotations` are the rotations of attention queries and of keys or, with `joint`, that of [`project`].
         """
-        heads = (-1, self.config.head_dim)
-        query = self.q_proj(hidden_states[:, kept]).unflatten(-1, heads)  # (batch, kept rows, heads, head_dim)
-        key = self.k_proj(hidden_states).unflatten(-1, heads)  # (batch, rows, key heads, head_dim)
-        value = self.v_proj(hidden_states).unflatten(-1, heads)
-        # Normalize before the transpose, while the data is contiguous; afterwards it takes twice as long.
-        query = self.q_norm(query).transpose(1, 2)  # (batch, heads, kept rows, head_dim)
-        key = self.k_norm(key).transpose(1, 2)  # (batch, key heads, rows, head_dim)
-        value = value.transpose(1, 2)
-        if rotations is not None and self.has_rotary:
-            target_rotation, token_rotation = rotations
-            query = rotate(query, tuple(values[:, :, kept] for values in target_rotation))
-            key = rotate(key, token_rotation)
-        if cache is not None:
-            key, value = cache.update(key, value, self.layer_idx)  # (batch, key heads, slots, head_dim)
+        if joint is None:
+            heads = (-1, self.config.head_dim)
+            query = self.q_proj(hidden_states[:, kept]).unflatten(-1, heads)  # (batch, kept rows, heads, head_dim)
+            key = self.k_proj(hidden_states).unflatten(-1, heads)  # (batch, rows, key heads, head_dim)
+            value = self.v_proj(hidden_states).unflatten(-1, heads)
+            # Normalize before the transpose, while the data is contiguous; afterwards it takes twice as long.
+            query = self.q_norm(query).transpose(1, 2)  # (batch, heads, kept rows, head_dim)
+            key = self.k_norm(key).transpose(1, 2)  # (batch, key heads, rows, head_dim)
+            value = value.transpose(1, 2)
+            if rotations is not None and self.has_rotary:
+                target_rotation, token_rotation = rotations
+                query = rotate(query, tuple(values[:, :, kept] for values in target_rotation))
+                key = rotate(key, token_rotation)
+            if cache is not None:
+                key, value = cache.update(key, value, self.layer_idx)  # (batch, key heads, slots, head_dim)
+        else:
+            states = self.project(hidden_states, joint, rotations).transpose(1, 2)
+            query = states[:, : self.config.num_attention_heads, kept]
+            key, value = cache.update_jointly(states[:, self.config.num_attention_heads :], self.layer_idx)
         is_packed = getattr(cache, "places", None) is not None  # see `AnyOrderCache`
         if is_packed:
             query = cache.unpack(query)
@@ -254,17 +314,21 @@ class TargetModulation(nn.Module):
     def forward(
         self,
         targets: torch.LongTensor,
-        conditions: torch.Tensor,
+        conditions: torch.Tensor | None,
+        table: torch.Tensor | None = None,
         ranks: torch.LongTensor | None = None,
     ) -> tuple[torch.Tensor, ...]:
         """Return `num_vectors` tensors (batch, rows, hidden_size): the projected condition of each row.
 
         `targets` (batch, rows) are indices into `conditions` (n, target_embedding_size): embeddings of targets or noise
-        levels, after SiLU. `ranks` (batch, rows) are the inverse permutations of `targets`, if these are permutations.
+        levels, after SiLU. `table` contains vectors of all targets (n, ...) or of all rows (batch, rows, ...), to avoid
+        computing them again. `ranks` (batch, rows) are the inverse permutations of `targets`, if these are
+        permutations.
         """
-        table = None
+        if table is not None and table.dim() == 3:
+            return table.chunk(self.num_vectors, dim=-1)
         # While exporting, the choice must not depend on the size of the batch, which may be dynamic.
-        if torch.compiler.is_exporting() or targets.numel() > conditions.shape[0]:
+        if table is None and (torch.compiler.is_exporting() or targets.numel() > conditions.shape[0]):
             # The batch has more rows than there are targets, so project each target only once. For 256 sequences of 16
             # rows, forward and backward passes then take a sixth of the time.
             table = self.proj(conditions)
@@ -303,28 +367,19 @@ def make_target_embeddings(config: AOGPTConfig) -> nn.Embedding | None:
 
 
 def modulate(
-    norm: nn.Module,
-    hidden_states: torch.Tensor,
-    shift: torch.Tensor,
-    scale: torch.Tensor,
-    has_one: bool = False,
-    has_norm: bool = False,
+    norm: nn.Module, hidden_states: torch.Tensor, shift: torch.Tensor, scale: torch.Tensor, is_folded: bool
 ) -> torch.Tensor:
-    """Return `norm(hidden_states) * (1 + scale) + shift`.
-
-    With `has_one`, `scale` contains the 1. With `has_norm`, it also contains the weight of the norm, and `shift` its
-    bias (see [`AOGPTStack.precompute`]).
-    """
-    if not has_norm:
+    """Return `norm(hidden_states) * (1 + scale) + shift`. With `is_folded`, the arguments come from [`fold_norm`]."""
+    if not is_folded:
         normalized = norm(hidden_states)
-        return add_product(shift if has_one else normalized + shift, normalized, scale)
+        return add_product(normalized + shift, normalized, scale)
     normalize = F.rms_norm if isinstance(norm, nn.RMSNorm) else F.layer_norm
     return add_product(shift, normalize(hidden_states, norm.normalized_shape, eps=norm.eps), scale)
 
 
-def fold_norm(norm: nn.Module, shift: torch.Tensor, scale: torch.Tensor, has_norm: bool) -> None:
-    """Change `shift` and `scale` in place to what [`modulate`] needs with `has_one`, and with or without `has_norm`."""
-    weight, bias = (getattr(norm, name, None) if has_norm else None for name in ("weight", "bias"))
+def fold_norm(norm: nn.Module, shift: torch.Tensor, scale: torch.Tensor) -> None:
+    """Add 1 to `scale`, and include the weight and bias of the norm in `scale` and `shift`, in place."""
+    weight, bias = norm.weight, getattr(norm, "bias", None)
     if bias is not None:
         torch.addcmul(shift + bias, scale, bias, out=shift)
     if weight is None:
@@ -371,17 +426,12 @@ class AOGPTLayer(GradientCheckpointingLayer):
         hidden_states: torch.Tensor,
         targets: torch.LongTensor,
         conditions: torch.Tensor | None = None,
-        modulations: torch.Tensor | None = None,
-        has_norm: bool = False,
+        table: torch.Tensor | None = None,
         ranks: torch.LongTensor | None = None,
         kept: slice = slice(None),
         **kwargs: Any,
     ) -> torch.Tensor:
-        """Return the hidden states of the rows in `kept`.
-
-        `modulations` (batch, rows, 6 * hidden_size) are those of the rows, if they are known. See
-        [`TargetModulation`] and [`modulate`] for the other arguments.
-        """
+        """Return the hidden states of the rows in `kept`. See [`TargetModulation`] for the other arguments."""
         if self.modulation is None:
             if self.target_embeddings is not None:
                 hidden_states = hidden_states + self.target_embeddings(targets)
@@ -389,13 +439,13 @@ class AOGPTLayer(GradientCheckpointingLayer):
             hidden_states = hidden_states[:, kept] + attention_output
             return hidden_states + self.mlp(self.post_attention_layernorm(hidden_states))
 
-        has_one = modulations is not None
-        vectors = modulations.chunk(6, dim=-1) if has_one else self.modulation(targets, conditions, ranks)
-        gate, mlp_shift, mlp_scale, mlp_gate = (values[:, kept] for values in vectors[2:])
-        attention_input = modulate(self.input_layernorm, hidden_states, *vectors[:2], has_one, has_norm)
+        is_folded = table is not None
+        shift, scale, *others = self.modulation(targets, conditions, table, ranks)
+        gate, mlp_shift, mlp_scale, mlp_gate = (vectors[:, kept] for vectors in others)
+        attention_input = modulate(self.input_layernorm, hidden_states, shift, scale, is_folded)
         attention_output, _ = self.self_attn(attention_input, kept=kept, **kwargs)
         hidden_states = add_product(hidden_states[:, kept], gate, attention_output)
-        mlp_input = modulate(self.post_attention_layernorm, hidden_states, mlp_shift, mlp_scale, has_one, has_norm)
+        mlp_input = modulate(self.post_attention_layernorm, hidden_states, mlp_shift, mlp_scale, is_folded)
         return add_product(hidden_states, mlp_gate, self.mlp(mlp_input))
 
 
@@ -613,51 +663,75 @@ class Precomputed(NamedTuple):
 
     frequencies: Frequencies | None = None  # None without rotary positions
     conditions: torch.Tensor | None = None  # (n, target_embedding_size): inputs of `TargetModulation`, if it is used
-    # Modulations of all targets (n, vectors * hidden_size), a table for each layer and for the final norm; instead of
-    # `conditions`. If there is a `joint_table`, they are parts of it, and a pass of few rows reads all of them at once.
-    tables: tuple[torch.Tensor, ...] | None = None
-    joint_table: torch.Tensor | None = None
-    has_norms: bool = False  # see `modulate`
+    # (n, all vectors): modulations of all targets for all layers and the final norm, with the weights of their norms;
+    # instead of `conditions`
+    table: torch.Tensor | None = None
+    projections: tuple[JointProjection, ...] | None = None  # see `join_projections`
+    rotation: JointRotation | None = None  # with `projections` and rotary positions
+    has_starts: bool = True  # whether there may be start rows
 
 
 class AOGPTStack(AOGPTPreTrainedModel):
     """Base class of the decoder and the encoder, which runs their layers and final norm."""
 
-    def precompute(self, device: torch.device, num_targets: int | None = None, is_joint: bool = False) -> Precomputed:
-        """Compute values that passes share. For many passes, include modulations of the first `num_targets` targets.
-
-        With `is_joint`, all layers share one table of modulations, if the model is not spread over devices.
-        """
+    def precompute(self, device: torch.device, num_targets: int | None = None) -> Precomputed:
+        """Compute values that passes share. For many passes, include modulations of the first `num_targets` targets."""
         frequencies = compute_frequencies(self.config, device) if self.config.position_encoding == "rotary" else None
         if self.config.target_injection != "adaln":
             return Precomputed(frequencies)
         length = self.config.max_position_embeddings if num_targets is None else num_targets
         conditions = F.silu(self.target_embeddings(torch.arange(length, device=device)))
-        if num_targets is None:
-            return Precomputed(frequencies, conditions)
-        return Precomputed(frequencies, None, *self._make_tables(conditions, is_joint))
-
-    @torch.no_grad()
-    def _make_tables(
-        self, conditions: torch.Tensor, is_joint: bool
-    ) -> tuple[tuple[torch.Tensor, ...], torch.Tensor | None, bool]:
-        """Return the fields `tables`, `joint_table` and `has_norms` of [`Precomputed`]."""
         modules = [(layer.modulation, layer.input_layernorm, layer.post_attention_layernorm) for layer in self.layers]
         modules.append((self.modulation, self.norm))
-        has_norms = all(is_plain(norm, (nn.RMSNorm, nn.LayerNorm)) for _, *norms in modules for norm in norms)
-        width = sum(module.num_vectors for module, *_ in modules) * self.config.hidden_size
-        tables, joint, end = [], None, 0
-        for module, *norms in modules:
-            table = module.proj(conditions)
-            vectors = table.chunk(module.num_vectors, dim=-1)
-            for index, norm in enumerate(norms):
-                fold_norm(norm, *vectors[3 * index : 3 * index + 2], has_norms)
-            if has_norms and is_joint:
-                joint = table.new_empty(len(table), width) if joint is None else joint
-                start, end = end, end + table.shape[1]
-                table = joint[:, start:end].copy_(table)
-            tables.append(table)
-        return tuple(tables), joint, has_norms
+        is_foldable = all(is_plain(norm, (nn.RMSNorm, nn.LayerNorm)) for _, *norms in modules for norm in norms)
+        if num_targets is None or not is_foldable:
+            return Precomputed(frequencies, conditions)
+        table, end = None, 0
+        with torch.no_grad():
+            for module, *norms in modules:
+                vectors = module.proj(conditions)
+                parts = vectors.chunk(module.num_vectors, dim=-1)
+                for index, norm in enumerate(norms):
+                    fold_norm(norm, *parts[3 * index : 3 * index + 2])
+                table = vectors.new_empty(length, sum(self._widths())) if table is None else table
+                start, end = end, end + vectors.shape[1]
+                table[:, start:end] = vectors
+        return Precomputed(frequencies, None, table)
+
+    def _widths(self) -> list[int]:
+        """Return the number of columns of each layer and of the final norm in the table of [`Precomputed`]."""
+        return [6 * self.config.hidden_size] * len(self.layers) + [2 * self.config.hidden_size]
+
+    @torch.no_grad()
+    def join_projections(self, precomputed: Precomputed, num_positions: int) -> Precomputed:
+        """Add copies of weights with which passes of few rows need fewer operations, unless they would be large.
+
+        They need a quarter of the memory of the layers, or less.
+        """
+        config, attentions = self.config, [layer.self_attn for layer in self.layers]
+        linear = [module for item in attentions for module in (item.q_proj, item.k_proj, item.v_proj)]
+        norms = [module for item in attentions for module in (item.q_norm, item.k_norm)]
+        if not (
+            all(is_plain(module, (nn.Linear,)) for module in linear)
+            and all(is_plain(module, (nn.RMSNorm, nn.Identity)) for module in norms)
+            and sum(module.weight.nbytes for module in linear) <= MAX_JOINT_BYTES
+        ):
+            return precomputed
+        projections, rotation = tuple(attention.join_projections() for attention in attentions), None
+        if precomputed.frequencies is not None:
+            heads = torch.arange(
+                config.num_attention_heads + config.num_key_value_heads, device=linear[0].weight.device
+            )
+            indices = torch.arange(num_positions + 1, device=heads.device)
+            cos, sin = (values[0, 0] for values in compute_rotation(indices[None], *precomputed.frequencies))
+            first, second = sin.chunk(2, dim=-1)
+            weights = None
+            if config.qk_norm:
+                weights = torch.stack([projection.norm_weight for projection in projections])[:, None, None]
+                weights = torch.cat((weights, weights.roll(config.head_dim // 2, dims=-1)), dim=-1)
+            table = torch.cat((cos, -first, second), dim=-1)
+            rotation = JointRotation(heads < config.num_attention_heads, table, weights)
+        return precomputed._replace(projections=projections, rotation=rotation)
 
     def run_layers(
         self,
@@ -676,20 +750,20 @@ class AOGPTStack(AOGPTPreTrainedModel):
         attention queries and of keys, both (batch, rows). For rows that are not kept, the last layer computes only keys
         and values. `attention_mask` (batch or 1, 1, rows or 1, slots) is True where a row attends to a slot.
         """
-        frequencies, conditions, tables, joint_table, has_norms = precomputed
-        rotations = frequencies and tuple(compute_rotation(indices, *frequencies) for indices in rotary_indices)
-        gathered = None
-        if joint_table is not None and targets.numel() * joint_table.shape[1] <= MAX_GATHERED:
-            gathered = F.embedding(targets, joint_table).split([table.shape[1] for table in tables], dim=-1)
-
-        def look_up(index: int, rows: slice = slice(None)) -> torch.Tensor | None:
-            if tables is None or gathered is not None:
-                return None if tables is None else gathered[index][:, rows]
-            return F.embedding(targets[:, rows].to(tables[index].device), tables[index])
-
+        frequencies, conditions, table, projections, rotation, _ = precomputed
+        num_layers, is_small = len(self.layers), targets.numel() <= MAX_JOINT_ROWS
+        tables = [None] * (num_layers + 1)
+        if table is not None:
+            tables = (F.embedding(targets, table) if is_small else table).split(self._widths(), dim=-1)
+        if projections is None or not is_small:
+            projections = [None] * num_layers
+            rotations = frequencies and tuple(compute_rotation(indices, *frequencies) for indices in rotary_indices)
+            rotations = [rotations] * num_layers
+        else:
+            rotations = rotation.look_up(*rotary_indices, num_layers) if rotation else [None] * num_layers
         if attention_mask is not None and self.config._attn_implementation != "eager":
             attention_mask = mask_for_kernels(attention_mask, product_dtype(hidden_states.device, hidden_states.dtype))
-        injection, last = self.config.target_injection, len(self.layers) - 1
+        injection, last = self.config.target_injection, num_layers - 1
         added = self.target_embeddings(targets) if injection in ("input", "shared") else None
         for layer_idx, layer in enumerate(self.layers):
             if injection == "shared" or (injection == "input" and layer_idx == 0):
@@ -698,20 +772,20 @@ class AOGPTStack(AOGPTPreTrainedModel):
                 hidden_states,
                 targets,
                 conditions,
-                look_up(layer_idx),
-                has_norms,
+                tables[layer_idx],
                 ranks,
                 kept if layer_idx == last else slice(None),
-                rotations=rotations,
+                rotations=rotations[layer_idx],
+                joint=projections[layer_idx],
                 attention_mask=attention_mask,
                 **kwargs,
             )
         if self.modulation is None:
             return self.norm(hidden_states).to(targets.device)
-        modulations, has_one = look_up(-1, kept), tables is not None
-        vectors = modulations.chunk(2, dim=-1) if has_one else self.modulation(targets[:, kept], conditions, ranks)
-        vectors = (values.to(hidden_states.device) for values in vectors)
-        return modulate(self.norm, hidden_states, *vectors, has_one, has_norms).to(targets.device)
+        last_table = tables[-1][:, kept] if table is not None and is_small else tables[-1]
+        vectors = self.modulation(targets[:, kept], conditions, last_table, ranks)
+        vectors = (vector.to(hidden_states.device) for vector in vectors)
+        return modulate(self.norm, hidden_states, *vectors, table is not None).to(targets.device)
 
 
 class AOGPTModel(AOGPTStack):
@@ -740,9 +814,11 @@ class AOGPTModel(AOGPTStack):
         self.norm = make_norm(config)
         self.post_init()
 
-    def _embed(self, input_ids: torch.LongTensor, positions: torch.LongTensor) -> torch.Tensor:
-        is_start = positions < 0
-        if self.start_embedding is None:
+    def _embed(self, input_ids: torch.LongTensor, positions: torch.LongTensor, has_starts: bool) -> torch.Tensor:
+        is_start = positions < 0 if has_starts else None
+        if is_start is None:
+            embeddings = self.embed_tokens(input_ids)
+        elif self.start_embedding is None:
             embeddings = self.embed_tokens(input_ids.masked_fill(is_start, self.config.start_token_id))
         else:
             # The embedding is called, not indexed, because its hooks load offloaded weights.
@@ -816,13 +892,14 @@ class AOGPTModel(AOGPTStack):
                 f"`num_kept` ({num_kept}) is less than the number of rows ({positions.shape[1]}), but there is no "
                 "`attention_mask`. Pass a mask, because the default causal attention needs all rows."
             )
+        precomputed = precomputed or self.precompute(target_positions.device)
         hidden_states = self.run_layers(
-            self._embed(input_ids, positions),
+            self._embed(input_ids, positions, precomputed.has_starts),
             target_positions,
             # Attention queries are rotated by target - 1, and keys by the token's position. Both are increased by 1, so
             # that the start row (position -1) has index 0, like the start token of a Llama.
             rotary_indices=(target_positions, positions + 1),
-            precomputed=precomputed or self.precompute(target_positions.device),
+            precomputed=precomputed,
             ranks=ranks,
             kept=slice(None) if num_kept is None else slice(-num_kept, None),
             attention_mask=attention_mask,

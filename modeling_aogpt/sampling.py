@@ -1,6 +1,10 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Sampling of tokens: logits processors and warpers of Transformers, followed by categorical draws in float64."""
+"""Sampling of tokens: logits processors and warpers of Transformers, followed by categorical draws.
+
+A draw is exact for the weights that it gets. Without warpers, these are a softmax in at least float32; otherwise, in
+float64. Sums of weights are always in float64 (see section 4.3 of the paper).
+"""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -91,9 +95,9 @@ class PartialTopPWarper(LogitsProcessor):
             cumulative = probabilities.cumsum(dim=-1)
             if num_candidates == vocab_size or (cumulative[:, -1] > self.top_p).all():
                 break
-        is_kept = cumulative - probabilities < self.top_p if self.keep_crossing else cumulative <= self.top_p
-        is_kept[:, 0] = True
-        kept = candidates.masked_fill(~is_kept, float("-inf"))
+        is_removed = cumulative - probabilities >= self.top_p if self.keep_crossing else cumulative > self.top_p
+        is_removed[:, 0].fill_(False)
+        kept = candidates.masked_fill(is_removed, float("-inf"))
         return torch.full_like(scores, float("-inf")).scatter(-1, tokens, kept)
 
 
@@ -152,39 +156,51 @@ def make_warpers(
     return warpers
 
 
-def compute_probabilities(logits: torch.Tensor, warpers: LogitsProcessorList) -> torch.Tensor:
-    """Return the distributions (queries, vocab_size) to draw from, in float64 (see section 4.3 of the paper)."""
-    return warpers(None, logits.double()).softmax(dim=-1)
+def compute_probabilities(
+    logits: torch.Tensor, warpers: LogitsProcessorList, dtype: torch.dtype = torch.float64
+) -> torch.Tensor:
+    """Return the distributions (queries, vocab_size) to draw from, in at least `dtype`, and in float64 with warpers."""
+    if warpers:
+        logits = warpers(None, logits.double())
+    return logits.softmax(dim=-1, dtype=torch.promote_types(logits.dtype, dtype))
 
 
 def draw_tokens(weights: torch.Tensor, generator: torch.Generator | None = None) -> torch.LongTensor:
-    """Draw one token per query, with probabilities proportional to the float64 `weights` (queries, vocab_size)."""
-    return invert_weights(weights, draw_uniform(len(weights), 1, generator=generator, device=weights.device))
+    """Draw one token per query, with probabilities proportional to the `weights` (queries, vocab_size)."""
+    uniform = draw_uniform(len(weights), 1, generator=generator, device=weights.device)
+    return choose_tokens(weights, uniform)[0]
 
 
-def invert_weights(weights: torch.Tensor, uniform: torch.Tensor) -> torch.LongTensor:
-    """Return the tokens (queries,) at which cumulative weights reach fractions `uniform` (queries, 1) of the sum."""
+def choose_tokens(weights: torch.Tensor, uniform: torch.Tensor | None) -> tuple[torch.LongTensor, torch.Tensor]:
+    """Return tokens (queries,), and their log-probabilities in proportion to `weights` (queries, vocab_size).
+
+    The tokens are those at which cumulative weights reach fractions `uniform` (queries, 1) of the sum or, without
+    `uniform`, the likeliest ones. If a weight is NaN, the log-probability is NaN.
+    """
+    if uniform is None:
+        tokens, total = weights.argmax(dim=-1), weights.sum(dim=-1, keepdim=True, dtype=torch.float64)
+    else:
+        tokens, total = invert_weights(weights, uniform)
+    return tokens, (weights.gather(1, tokens[:, None]) / total).log().squeeze(1)
+
+
+def invert_weights(weights: torch.Tensor, uniform: torch.Tensor) -> tuple[torch.LongTensor, torch.Tensor]:
+    """Return the tokens (queries,) at fractions `uniform` of the cumulative weights, and the totals (queries, 1)."""
     num_missing = -weights.shape[1] % CHUNK_SIZE
     chunks = F.pad(weights, (0, num_missing)) if num_missing else weights  # F.pad with 0 columns would copy
     chunks = chunks.unflatten(1, (-1, CHUNK_SIZE))
-    cumulative = chunks.sum(dim=-1).cumsum(dim=-1)
-    # The threshold is below the total. An entry whose cumulative sum exceeds it therefore exists, and the first such
-    # entry has positive weight. Its index is the number of entries before it; 0 for NaN, which the caller reports.
-    threshold = uniform * cumulative[:, -1:]
-    is_before = cumulative <= threshold
-    chunk = is_before.sum(dim=-1, keepdim=True)
-    before = (cumulative * is_before).amax(dim=-1, keepdim=True)
-    fraction = (threshold - before) / (cumulative.gather(1, chunk) - before)  # of the weight of the chunk
-    within = chunks.gather(1, chunk[..., None].expand(-1, -1, CHUNK_SIZE)).squeeze(1).cumsum(dim=-1)
-    return chunk.squeeze(1) * CHUNK_SIZE + (within <= fraction * within[:, -1:]).sum(dim=-1)
-
-
-def choose_tokens(
-    probabilities: torch.Tensor, do_sample: bool, generator: torch.Generator | None = None
-) -> tuple[torch.LongTensor, torch.Tensor]:
-    """Draw a token from each distribution, or take the likeliest. Return the tokens and their log-probabilities."""
-    tokens = draw_tokens(probabilities, generator) if do_sample else probabilities.argmax(dim=-1)
-    return tokens, log_probabilities(probabilities, tokens)
+    cumulative = chunks.sum(dim=-1, dtype=torch.float64).cumsum(dim=-1)
+    total = cumulative[:, -1:]
+    # Weight between the drawn point and the end of each chunk. The point is below the total, so the last chunk ends
+    # above it, and the first chunk that does so has positive weight. For NaN, which the caller reports, it is chunk 0.
+    excess = torch.addcmul(cumulative, uniform, total, value=-1)
+    chunk = (excess <= 0).sum(dim=-1, keepdim=True)
+    within = chunks.gather(1, chunk[..., None].expand(-1, -1, CHUNK_SIZE)).squeeze(1)
+    within = within.cumsum(dim=-1, dtype=torch.float64)
+    # Rounding can put the point at an end of the chunk. Even then, the token has positive weight, because the point is
+    # at most at the end of the last such token, and at least behind all tokens without weight at the beginning.
+    point = (within[:, -1:] - excess.gather(1, chunk)).clamp(min=torch.finfo(torch.float64).tiny)
+    return torch.add((within < point).sum(dim=-1), chunk.squeeze(1), alpha=CHUNK_SIZE), total
 
 
 def log_probabilities(probabilities: torch.Tensor, tokens: torch.LongTensor) -> torch.Tensor:
@@ -265,9 +281,8 @@ class TokenSampler:
         """Return tokens and their log-probabilities (queries,). Contains only operations on the device."""
         parts = []
         for states, numbers in zip(hidden_states.split(self._num_rows), uniform.split(self._num_rows), strict=True):
-            probabilities = compute_probabilities(self.state.compute_logits(states), self.warpers)
-            tokens = invert_weights(probabilities, numbers) if self.do_sample else probabilities.argmax(dim=-1)
-            parts.append((tokens, log_probabilities(probabilities, tokens)))
+            weights = compute_probabilities(self.state.compute_logits(states), self.warpers, torch.float32)
+            parts.append(choose_tokens(weights, numbers if self.do_sample else None))
         return parts[0] if len(parts) == 1 else tuple(map(torch.cat, zip(*parts, strict=True)))
 
     @property
@@ -278,8 +293,9 @@ class TokenSampler:
     def _sample_rows(
         self, raw: torch.Tensor, processed: torch.Tensor, measure: MeasureFunction | None
     ) -> tuple[torch.LongTensor, torch.Tensor, dict[str, torch.Tensor]]:
-        probabilities = compute_probabilities(processed, self.warpers)
-        tokens, logprobs = choose_tokens(probabilities, self.do_sample, self.generator)
+        probabilities = compute_probabilities(processed, self.warpers, torch.float64 if measure else torch.float32)
+        uniform = self._draw_numbers(len(raw)) if self.do_sample else None
+        tokens, logprobs = choose_tokens(probabilities, uniform if uniform is None else to_device(uniform, raw.device))
         if measure is None:
             return tokens, logprobs, {}
         if self.warpers:

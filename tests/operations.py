@@ -34,6 +34,8 @@ from tests import accelerator
 from tests.references import random_model, seeded
 
 LENGTH = 24
+# As in AO-GPT, the vocabulary consists of whole chunks, and not all ids are ids of text.
+SIZES = {"max_position_embeddings": LENGTH, "vocab_size": 2 * sampling.CHUNK_SIZE, "num_valid_tokens": 250}
 KINDS: dict[str, dict[str, Any]] = {
     "one at a time": {},
     "top-p": {"top_p": 0.9},
@@ -151,7 +153,7 @@ def measure(kind: str, sizes: dict[str, Any]) -> dict[str, int]:
     """Return operations of each layer and outside of layers, launches and waits: medians of the last steps."""
     found = []
     for num_layers in (1, 2):
-        sizes = {"max_position_embeddings": LENGTH, "vocab_size": 150} | sizes | {"num_hidden_layers": num_layers}
+        sizes = SIZES | sizes | {"num_hidden_layers": num_layers}
         batch_size = 4 if kind == "Bernoulli" else 1
         steps = count_steps(random_model(**sizes).float(), num_return_sequences=batch_size, **KINDS[kind])
         late = steps[len(steps) // 2 : -1]

@@ -5,6 +5,7 @@
 import math
 from collections import Counter
 from collections.abc import Callable
+from threading import Thread
 from types import SimpleNamespace
 from typing import Any
 from weakref import WeakSet
@@ -37,9 +38,13 @@ SPECULATION: dict[str, dict[str, Any]] = {
     "speculative": {"strategy": "speculative"},
     "prompt lookup": {"strategy": "speculative", "draft": "prompt_lookup"},
 }
+FEW = ("one at a time", "Bernoulli")
+GROUPED = {"position_encoding": "rotary", "num_attention_heads": 4, "num_key_value_heads": 2, "norm": "layernorm"}
 MODELS: dict[str, Callable[[], Any]] = {
     "decoder": random_model,
     "rotary": lambda: random_model(position_encoding="rotary"),
+    "grouped": lambda: random_model(**GROUPED, no_rope_layers=[0]),
+    "grouped, no norms": lambda: random_model(**GROUPED, qk_norm=False, attention_bias=False, start_token_id=3),
     "encoder": random_encoder,
     "sedd": lambda: random_encoder(target_injection="sigma", position_encoding="rotary"),
 }
@@ -98,7 +103,8 @@ def recordings(monkeypatch: pytest.MonkeyPatch) -> type[SimulatedRecording]:
 
 @pytest.mark.parametrize(
     ("name", "kind"),
-    [(name, kind) for name in MODELS for kind in DECODING] + [("decoder", kind) for kind in SPECULATION],
+    [(name, kind) for name in MODELS for kind in DECODING if not name.startswith("grouped") or kind in FEW]
+    + [("decoder", kind) for kind in SPECULATION],
 )
 def test_recorded_passes_do_not_change_samples(
     name: str, kind: str, recordings: type[SimulatedRecording], monkeypatch: pytest.MonkeyPatch
@@ -207,6 +213,27 @@ def test_recorded_functions_use_the_same_attention_in_every_call(
     assert all(value == use_cudnn for value in is_enabled)
     note(torch.zeros(1))
     assert not is_enabled[-1]
+
+
+def test_other_threads_do_not_change_the_attention_of_a_recording(recordings: type[SimulatedRecording]) -> None:
+    made, threads = Recordings(nn.Identity(), torch.device("cpu")), []
+
+    def turn_off() -> None:
+        with without_cudnn_attention(torch.device("meta")):
+            pass
+
+    def run(values: torch.Tensor) -> torch.Tensor:
+        threads.append(Thread(target=turn_off))
+        threads[-1].start()
+        threads[-1].join(timeout=0.2)
+        assert threads[-1].is_alive() == (get_proxy_mode() is not None)  # waits for the end of the recording
+        return values + 1
+
+    for _ in range(2):
+        made.call(run, torch.zeros(1))
+    for thread in threads:
+        thread.join(timeout=60)
+        assert not thread.is_alive()
 
 
 def test_compiled_models_are_recorded_unless_they_record_themselves() -> None:

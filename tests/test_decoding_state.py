@@ -5,7 +5,7 @@
 import pytest
 import torch
 
-from modeling_aogpt import AnyOrderGenerationOutput, AOGPTForAnyOrderLM, decoding_state
+from modeling_aogpt import AnyOrderGenerationOutput, AOGPTForAnyOrderLM, decoding_state, modeling_aogpt
 from modeling_aogpt.decoding_state import AnyOrderCache, CachedDecodingState
 from tests.references import conditional, perturb_vectors, ragged_inputs, random_model, seeded
 
@@ -140,19 +140,22 @@ def test_heads_that_are_divided_among_processes_are_an_error() -> None:
         cache.update(one_head, one_head, 0)
 
 
-@pytest.mark.parametrize("is_joint", [False, True])
+@pytest.mark.parametrize("most_rows", [0, 12])
 @pytest.mark.parametrize("has_hook", [False, True])
 @pytest.mark.parametrize("sizes", [{}, {"norm": "layernorm"}, {"norm": "layernorm", "norm_weight": False}])
 @torch.no_grad()
-def test_tables_of_modulations_include_plain_norms(sizes: dict[str, object], has_hook: bool, is_joint: bool) -> None:
+def test_tables_of_modulations_include_plain_norms(
+    sizes: dict[str, object], has_hook: bool, most_rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With more rows, each layer reads its own part of the table."""
+    monkeypatch.setattr(modeling_aogpt, "MAX_JOINT_ROWS", most_rows)
     model, ids = random_model(**sizes), torch.arange(12)[None] % 11
     perturb_vectors(model)
     if has_hook:
         model.model.norm.register_forward_hook(lambda module, inputs, output: 2 * output)
     rows = {"input_ids": ids, "positions": torch.arange(12)[None] - 1, "target_positions": torch.arange(12)[None]}
     expected = model.model(**rows).last_hidden_state
-    precomputed = model.model.precompute(torch.device("cpu"), 12, is_joint)
-    assert precomputed.has_norms != has_hook
-    assert (precomputed.joint_table is None) == (has_hook or not is_joint)
+    precomputed = model.model.precompute(torch.device("cpu"), 12)
+    assert (precomputed.table is None) == has_hook
     found = model.model(**rows, precomputed=precomputed).last_hidden_state
     torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)

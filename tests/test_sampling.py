@@ -8,6 +8,7 @@ from transformers import LogitsProcessorList
 from transformers.generation import TopPLogitsWarper
 
 from modeling_aogpt import sampling
+from modeling_aogpt.devices import draw_uniform
 from modeling_aogpt.sampling import choose_tokens, compute_probabilities, draw_tokens, make_warpers
 from tests.references import chi_square, random_model, seeded
 from tests.test_logits_processors import ForbidVisibleTokens
@@ -19,7 +20,8 @@ NUM_CANDIDATES = sampling.NUM_TOP_P_CANDIDATES
 def sample(logits: torch.Tensor, do_sample: bool = True, **arguments: object) -> tuple[torch.LongTensor, torch.Tensor]:
     """Return tokens and log-probabilities (rows,) drawn from logits (rows, vocab_size) after the given warpers."""
     warpers = make_warpers(**{"temperature": 1.0, "top_k": 0, "top_p": 1.0} | arguments)
-    return choose_tokens(compute_probabilities(logits, warpers), do_sample, seeded())
+    uniform = draw_uniform(len(logits), 1, generator=seeded()) if do_sample else None
+    return choose_tokens(compute_probabilities(logits, warpers), uniform)
 
 
 def draw_counts(num_draws: int, **arguments: float) -> torch.Tensor:

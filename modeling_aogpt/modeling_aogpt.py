@@ -77,7 +77,7 @@ WIDTH_MULTIPLE = {"cpu": 1, "accelerator": 64}
 # Largest number of rows for which a pass looks up modulations and rotations of all layers at once, and multiplies by
 # joint weights. In larger passes, operations take longer, so their number matters less.
 MAX_JOINT_ROWS = 2**10
-# Largest size of joint weights. A product with larger ones is no faster than three products.
+# Largest size of joint weights. With larger ones, products take longer, so their number matters less.
 MAX_JOINT_BYTES = 2**30
 
 # Whether a compiled graph may contain other graphs. Older versions of PyTorch cannot split such a graph, as DDP needs.
@@ -709,20 +709,20 @@ class AOGPTStack(AOGPTPreTrainedModel):
         They need a quarter of the memory of the layers, or less.
         """
         config, attentions = self.config, [layer.self_attn for layer in self.layers]
-        linear = [module for item in attentions for module in (item.q_proj, item.k_proj, item.v_proj)]
-        norms = [module for item in attentions for module in (item.q_norm, item.k_norm)]
-        if not (
-            all(is_plain(module, (nn.Linear,)) for module in linear)
-            and all(is_plain(module, (nn.RMSNorm, nn.Identity)) for module in norms)
-            and sum(module.weight.nbytes for module in linear) <= MAX_JOINT_BYTES
-        ):
+        modules = [
+            module
+            for item in attentions
+            for module in (item.q_proj, item.k_proj, item.v_proj, item.q_norm, item.k_norm)
+        ]
+        num_bytes = sum(weight.nbytes for module in modules for weight in module.parameters())
+        is_joinable = all(is_plain(module, (nn.Linear, nn.RMSNorm, nn.Identity)) for module in modules)
+        if not is_joinable or num_bytes > MAX_JOINT_BYTES:
             return precomputed
         projections, rotation = tuple(attention.join_projections() for attention in attentions), None
         if precomputed.frequencies is not None:
-            heads = torch.arange(
-                config.num_attention_heads + config.num_key_value_heads, device=linear[0].weight.device
-            )
-            indices = torch.arange(num_positions + 1, device=heads.device)
+            device = precomputed.frequencies[0].device
+            heads = torch.arange(config.num_attention_heads + config.num_key_value_heads, device=device)
+            indices = torch.arange(num_positions + 1, device=device)
             cos, sin = (values[0, 0] for values in compute_rotation(indices[None], *precomputed.frequencies))
             first, second = sin.chunk(2, dim=-1)
             weights = None
@@ -751,7 +751,8 @@ class AOGPTStack(AOGPTPreTrainedModel):
         and values. `attention_mask` (batch or 1, 1, rows or 1, slots) is True where a row attends to a slot.
         """
         frequencies, conditions, table, projections, rotation, _ = precomputed
-        num_layers, is_small = len(self.layers), targets.numel() <= MAX_JOINT_ROWS
+        num_layers = len(self.layers)
+        is_small = (table is not None or projections is not None) and targets.numel() <= MAX_JOINT_ROWS
         tables = [None] * (num_layers + 1)
         if table is not None:
             tables = (F.embedding(targets, table) if is_small else table).split(self._widths(), dim=-1)

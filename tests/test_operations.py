@@ -27,14 +27,14 @@ def test_a_step_takes_two_launches_and_few_operations() -> None:
         assert (outcome["launches"], outcome["waits"]) == (2, 0), name
     operations = {name: (outcome["layer"], outcome["outside"]) for name, outcome in outcomes.items()}
     assert operations == {
-        "learned, one at a time": (21, 56),
-        "learned, top-p": (21, 69),
-        "learned, fixed counts": (22, 56),
-        "learned, Bernoulli": (24, 56),
-        "rotary, one at a time": (31, 67),
-        "rotary, top-p": (31, 80),
-        "rotary, fixed counts": (32, 67),
-        "rotary, Bernoulli": (34, 67),
+        "learned, one at a time": (15, 32),
+        "learned, top-p": (15, 44),
+        "learned, fixed counts": (16, 33),
+        "learned, Bernoulli": (18, 33),
+        "rotary, one at a time": (17, 32),
+        "rotary, top-p": (17, 44),
+        "rotary, fixed counts": (18, 33),
+        "rotary, Bernoulli": (20, 33),
     }
     for ratios in numbers["rows"].values():
         assert max(ratios["rows"], ratios["draws"]) < 1.4

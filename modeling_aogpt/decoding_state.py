@@ -9,7 +9,7 @@ encoders. Only speculative decoding also uses *verify*, which only decoders have
 """
 
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from typing import NamedTuple
 
 import torch
@@ -457,7 +457,8 @@ class CachedDecodingState(DecodingState):
         if num_passes * self.cache.num_bytes >= MIN_BYTES_TO_SLICE:
             quarter = self.cache.num_slots // 4
             self._slots_per_slice = max(quarter + -quarter % MASK_ALIGNMENT, MIN_SLOTS_PER_SLICE)
-        self.precomputed = self.model.model.join_projections(self.precomputed, num_positions=self.ids.shape[1])
+        with suppress(torch.OutOfMemoryError):
+            self.precomputed = self.model.model.join_projections(self.precomputed, num_positions=self.ids.shape[1])
 
     def query(self, num_queries: torch.LongTensor) -> QueryResult:
         """Predict masked ranks (see [`DecodingState.query`])."""

@@ -75,8 +75,9 @@ LOGITS_PER_CHUNK = {"cpu": 2**25, "accelerator": 2**28}
 WIDTH_MULTIPLE = {"cpu": 1, "accelerator": 64}
 
 # Largest number of rows for which a pass looks up modulations and rotations of all layers at once, and multiplies by
-# joint weights. In larger passes, operations take longer, so their number matters less.
-MAX_JOINT_ROWS = 2**10
+# joint weights. In larger passes, operations take longer, so their number matters less. On a CPU, the modulations of
+# more rows would not fit in its cache.
+MAX_JOINT_ROWS = {"cpu": 2**4, "accelerator": 2**10}
 # Largest size of joint weights. With larger ones, products take longer, so their number matters less.
 MAX_JOINT_BYTES = 2**30
 
@@ -683,8 +684,8 @@ class AOGPTStack(AOGPTPreTrainedModel):
         conditions = F.silu(self.target_embeddings(torch.arange(length, device=device)))
         modules = [(layer.modulation, layer.input_layernorm, layer.post_attention_layernorm) for layer in self.layers]
         modules.append((self.modulation, self.norm))
-        is_foldable = all(is_plain(norm, (nn.RMSNorm, nn.LayerNorm)) for _, *norms in modules for norm in norms)
-        if num_targets is None or not is_foldable:
+        kinds = nn.RMSNorm, nn.LayerNorm
+        if num_targets is None or not all(is_plain(norm, kinds) for _, *norms in modules for norm in norms):
             return Precomputed(frequencies, conditions)
         table, end = None, 0
         with torch.no_grad():
@@ -751,8 +752,8 @@ class AOGPTStack(AOGPTPreTrainedModel):
         and values. `attention_mask` (batch or 1, 1, rows or 1, slots) is True where a row attends to a slot.
         """
         frequencies, conditions, table, projections, rotation, _ = precomputed
-        num_layers = len(self.layers)
-        is_small = (table is not None or projections is not None) and targets.numel() <= MAX_JOINT_ROWS
+        num_layers, most = len(self.layers), MAX_JOINT_ROWS["cpu" if targets.is_cpu else "accelerator"]
+        is_small = (table is not None or projections is not None) and targets.numel() <= most
         tables = [None] * (num_layers + 1)
         if table is not None:
             tables = (F.embedding(targets, table) if is_small else table).split(self._widths(), dim=-1)

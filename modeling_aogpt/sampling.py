@@ -168,7 +168,7 @@ def compute_probabilities(
 def draw_tokens(weights: torch.Tensor, generator: torch.Generator | None = None) -> torch.LongTensor:
     """Draw one token per query, with probabilities proportional to the `weights` (queries, vocab_size)."""
     uniform = draw_uniform(len(weights), 1, generator=generator, device=weights.device)
-    return choose_tokens(weights, uniform)[0]
+    return invert_weights(weights, uniform)[0]
 
 
 def choose_tokens(weights: torch.Tensor, uniform: torch.Tensor | None) -> tuple[torch.LongTensor, torch.Tensor]:

@@ -17,7 +17,7 @@ from torch.fx.experimental.proxy_tensor import get_proxy_mode, make_fx
 
 from modeling_aogpt import cuda_graphs, decoding_state, devices, sampling, validation
 from modeling_aogpt.cuda_graphs import Arguments, Recordings, can_record, records_itself
-from modeling_aogpt.decoding_state import CachedDecodingState
+from modeling_aogpt.decoding_state import CachedDecodingState, PassShape
 from modeling_aogpt.devices import without_cudnn_attention
 from tests.references import random_encoder, random_model, seeded
 
@@ -153,6 +153,26 @@ def test_long_generations_use_cudnn_attention(
         model.generate(max_length=length)
         assert set(uses) == expected
     assert recordings.replays
+
+
+def test_passes_of_generations_with_large_caches_read_only_the_quarters_that_they_need(
+    recordings: type[SimulatedRecording], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, numbers, run = random_model(max_position_embeddings=40), set(), CachedDecodingState._run_rows
+    expected = model.generate(max_length=40, generator=seeded())
+
+    def note(state: CachedDecodingState, shape: PassShape, *arguments: torch.Tensor) -> torch.Tensor:
+        numbers.add(shape.num_slots)
+        return run(state, shape, *arguments)
+
+    monkeypatch.setattr(CachedDecodingState, "_run_rows", note)
+    monkeypatch.setattr(decoding_state, "MIN_BYTES_TO_SLICE", 40 * 40 * 2 * 2 * 16 * 8)  # passes, slots, layers, ...
+    monkeypatch.setattr(decoding_state, "MIN_SLOTS_PER_SLICE", 1)
+    assert torch.equal(model.generate(max_length=40, generator=seeded()), expected)
+    assert numbers == {1, 16, 32, 40}
+    numbers.clear()
+    model.generate(max_length=39, generator=seeded())
+    assert numbers == {1, 39}
 
 
 def test_large_passes_are_not_recorded(recordings: type[SimulatedRecording], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -148,7 +148,7 @@ def test_tables_of_modulations_include_plain_norms(
     sizes: dict[str, object], has_hook: bool, most_rows: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With more rows, each layer reads its own part of the table."""
-    monkeypatch.setattr(modeling_aogpt, "MAX_JOINT_ROWS", most_rows)
+    monkeypatch.setitem(modeling_aogpt.MAX_JOINT_ROWS, "cpu", most_rows)
     model, ids = random_model(**sizes), torch.arange(12)[None] % 11
     perturb_vectors(model)
     if has_hook:

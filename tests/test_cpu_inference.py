@@ -180,7 +180,9 @@ def test_dispatched_models_are_not_copied(make: Callable, dtype: torch.dtype, mo
     """The hooks of Accelerate call the modules they were attached to, so a copy would not use its layers."""
     monkeypatch.setattr(decoding_state, "MIN_PASSES_TO_PREPARE", 1)
     arguments = {"max_length": 8, "order": "confidence", "return_dict_in_generate": True}
-    plain = make().to(dtype).generate(generator=seeded(), **arguments)
+    other = make().to(dtype)
+    other.model.norm.register_forward_hook(lambda *_: None)  # norms with hooks are not folded: bfloat16 rounds the same
+    plain = other.generate(generator=seeded(), **arguments)
     device_map = {"model": "cpu", "lm_head": "cpu"}
     model = dispatch_model(make().to(dtype), device_map, main_device="cpu", force_hooks=True)
     with torch.no_grad():

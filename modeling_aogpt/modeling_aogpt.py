@@ -816,7 +816,7 @@ class AOGPTModel(AOGPTStack):
         self.norm = make_norm(config)
         self.post_init()
 
-    def _embed(self, input_ids: torch.LongTensor, positions: torch.LongTensor, has_starts: bool) -> torch.Tensor:
+    def _embed(self, input_ids: torch.LongTensor, positions: torch.LongTensor, has_starts: bool = True) -> torch.Tensor:
         is_start = positions < 0 if has_starts else None
         if is_start is None:
             embeddings = self.embed_tokens(input_ids)

@@ -18,6 +18,8 @@ WRONG = [
     (f"{STUDIES}/infilling/tokenizer.py", None),
     (f"{STUDIES}/names/watch.py nowhere", "There is no model 'nowhere'"),
     (f"{STUDIES}/reversal/reversal.py folder", "has no results.json, so the run is not finished"),
+    (f"{STUDIES}/rewards/compare.py folder", "folder has no finished runs ARM-SEED"),
+    (f"{STUDIES}/rewards/likelihoods.py none.yaml", "none.yaml does not exist"),
     (f"{STUDIES}/runner/report.py folder", "The folder 'folder' has no JSON files"),
     (f"{STUDIES}/runner/study.py text.txt", "text.txt cannot be read as YAML"),
     (f"{STUDIES}/runner/study.py list.json", "list.json must contain the mappings"),

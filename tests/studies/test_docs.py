@@ -15,10 +15,12 @@ from eval.studies.context_orders.context_orders import Arguments
 from eval.studies.infilling.compare import CompareArguments
 from eval.studies.names.watch import WatchArguments
 from eval.studies.reversal.reversal import ReversalArguments
+from eval.studies.rewards.compare import CompareArguments as RewardsArguments
+from eval.studies.rewards.likelihoods import LikelihoodArguments
 from eval.studies.runner.study import StudyArguments, read_study
 from eval.studies.sudoku.puzzles import PuzzleArguments
 from tests.test_docs import find_anchors
-from training.command_line import parse_arguments
+from training.command_line import parse_arguments, parse_keys
 
 ROOT = Path(__file__).parents[2]
 STUDIES = ROOT / "eval" / "studies"
@@ -30,6 +32,7 @@ PARSERS = {
     "eval/studies/infilling/compare.py": CompareArguments,
     "eval/studies/names/watch.py": WatchArguments,
     "eval/studies/reversal/reversal.py": ReversalArguments,
+    "eval/studies/rewards/compare.py": RewardsArguments,
     "eval/studies/runner/study.py": StudyArguments,
     "eval/studies/sudoku/puzzles.py": PuzzleArguments,
 }
@@ -79,6 +82,8 @@ def test_commands_parse(monkeypatch: pytest.MonkeyPatch) -> None:
             assert f"\n{command[1]}:" in (ROOT / "Makefile").read_text()
         elif command[1] == "training/pretrain.py":
             parse_arguments(command[2:])
+        elif command[1] == "eval/studies/rewards/likelihoods.py":
+            parse_keys(command[2:], LikelihoodArguments)  # without the model of `init_from`
         else:
             parser = Parser(PARSERS[command[1]])
             parser.add_argument("positional", nargs="+")

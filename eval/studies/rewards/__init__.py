@@ -1,0 +1,3 @@
+# Copyright 2026 The AO-GPT package authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Countdown: arithmetic with given numbers."""

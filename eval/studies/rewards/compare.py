@@ -1,0 +1,146 @@
+# Copyright 2026 The AO-GPT package authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Fraction of held-out puzzles that models solve before and after training with rewards, and the curves of training.
+
+    python eval/studies/rewards/compare.py RUNS_DIR --output_dir DIR
+
+RUNS_DIR is the folder of the finished runs. Their folders are named ARM-SEED. The arm `start` contains the models that
+the other arms continue. The command measures each run once, and keeps the results as puzzles.json in the folder of the
+run. Folders with gradients.json (see likelihoods.py) are summarized in a second table. The command writes rewards.json,
+gradients.json, the report (see report.py) and curves.png to DIR.
+"""
+
+import json
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import torch
+from matplotlib.figure import Figure
+
+from common.commands import Options, Parser, command_line, one_line_errors, option
+from common.files import make_folder, read_json, write_json
+from common.hardware import versions
+from common.reports import save_figure, style_axes
+from common.results import read_finished_run
+from eval.studies.runner.estimates import estimate
+from eval.studies.runner.recipes import encode_problems
+from eval.studies.runner.report import write_report
+from eval.studies.sudoku.corpus import held_out_texts
+from eval.studies.sudoku.puzzles import decode
+from modeling_aogpt.loading import load_model
+from modeling_aogpt.tokenization import load_tokenizer
+from training.grpo import MEASURES
+
+DECODINGS = ("confidence", "threshold 0.9")
+WINDOW = 6  # steps whose mean is a point of a curve
+MEASURED = "puzzles.json"  # in the folder of a run
+
+
+@dataclass
+class CompareArguments(Options):
+    """Options of eval/studies/rewards/compare.py."""
+
+    num_puzzles: int = option(500, "Number of held-out minimal puzzles of 6 x 6 cells.", least=1)
+    output_dir: Path = option(Path("runs/rewards/results"), "Folder for rewards.json and the report.")
+
+
+def measure(run: Path, num_puzzles: int) -> dict[str, Any]:
+    """Return the cost of a run, its curves, and the fraction of puzzles that its model solves by each decoding."""
+    results, folder, path = read_finished_run(run), run / "model", run / MEASURED
+    if path.exists():
+        known = read_json(path, ("num_puzzles",), "eval/studies/rewards/compare.py")
+        if known["num_puzzles"] == num_puzzles:
+            return known
+    model, tokenizer = load_model(folder, dtype=torch.float32), load_tokenizer(folder)
+    inputs, solutions = encode_problems(held_out_texts(6, "clues", num_puzzles), tokenizer, 37)
+    arguments = {name: results["arguments"].get(name) for name in ("learning_rate", "max_steps", "num_updates", "seed")}
+    measured = {"num_puzzles": num_puzzles, "arguments": arguments, "evaluations": results["evaluations"]}
+    measured["seconds"] = results["train_seconds"]
+    if (log := run / "log.jsonl").exists():
+        steps = [json.loads(line) for line in log.read_text().splitlines()]
+        measured["curves"] = {name: [step[name] for step in steps] for name in MEASURES}
+    for name in DECODINGS:
+        measured[name], _, _ = decode(model, inputs, solutions, name, seed=0)
+        print(f"{run} {name}: {measured[name]['solved']:.4f}", flush=True)
+    write_json(path, measured)
+    return measured
+
+
+def make_table(arms: dict[str, dict[int, dict[str, Any]]]) -> dict[str, dict[str, Any]]:
+    """Return a row for each arm, with means over the seeds. Differences are those of the same seed."""
+    table = {}
+    for arm, runs in arms.items():
+        row: dict[str, Any] = {name: estimate([run[name]["solved"] for run in runs.values()]) for name in DECODINGS}
+        for other in ("start", "exact"):
+            pairs = [(run, arms[other][seed]) for seed, run in runs.items() if seed in arms.get(other, {})]
+            if arm not in ("start", other) and pairs:
+                gains = [run["confidence"]["solved"] - before["confidence"]["solved"] for run, before in pairs]
+                row[f"confidence, minus {other}"] = estimate(gains)
+        row["passes, threshold 0.9"] = fmean(run["threshold 0.9"]["passes_per_puzzle"] for run in runs.values())
+        row["seconds"] = round(fmean(run["seconds"] for run in runs.values()))
+        table[arm] = row
+    return table
+
+
+def summarize_gradients(files: list[Path], command: str) -> dict[str, Any]:
+    """Return the results of gradients.json files, one per seed, with a row for each likelihood."""
+    seeds = [json.loads(file.read_text()) for file in files]
+    table = {
+        name: {key: estimate([seed["gradients"][name][key] for seed in seeds]) for key in values}
+        for name, values in seeds[0]["gradients"].items()
+    }
+    plotted = [key for key in table["exact"] if key != "norm"]
+    return {"title": "Gradients", "table": table, "plotted": plotted, "command": command, "seeds": seeds}
+
+
+def plot(arms: dict[str, dict[int, dict[str, Any]]], path: Path) -> None:
+    """Plot the curves of each arm as means over its seeds and over `WINDOW` steps."""
+    figure, names = Figure(figsize=(12, 3), layout="constrained"), [name for name in MEASURES if name != "solved"]
+    for axes, name in zip(figure.subplots(1, len(names)), names, strict=True):
+        for arm, runs in arms.items():
+            if curves := [run["curves"][name] for run in runs.values() if "curves" in run]:
+                means = [fmean(values) for values in zip(*curves, strict=True)]
+                starts = range(0, len(means), WINDOW)
+                points = [fmean(means[first : first + WINDOW]) for first in starts]
+                axes.plot([first + WINDOW / 2 for first in starts], points, label=arm)
+        style_axes(axes, name)
+    axes.legend(frameon=False, fontsize=8)
+    save_figure(figure, path)
+
+
+@one_line_errors()
+def main(argv: list[str]) -> None:
+    """Run the command."""
+    parser = Parser(CompareArguments)
+    parser.add_argument("runs", type=Path, help="Folder of the finished runs ARM-SEED.")
+    options, others = parser.parse(argv)
+    arms: dict[str, dict[int, dict[str, Any]]] = {}
+    folders = sorted(path.parent for path in others.runs.glob("*-*/results.json"))
+    if not folders:
+        raise ValueError(f"{others.runs} has no finished runs ARM-SEED. Pass the folder that contains them.")
+    with make_folder(options.output_dir):
+        for folder in sorted(folders, key=lambda path: (not path.name.startswith("start"), path.name)):
+            arm, _, seed = folder.name.rpartition("-")
+            arms.setdefault(arm, {})[int(seed)] = measure(folder, options.num_puzzles)
+    plot(arms, options.output_dir / "curves.png")
+    results = {
+        "title": "Solved minimal 6 x 6 puzzles",
+        "table": make_table(arms),
+        "plotted": list(DECODINGS),
+        "command": command_line(__file__, argv),
+        "num_puzzles": options.num_puzzles,
+        "runs": arms,
+        "num_threads": torch.get_num_threads(),
+        "versions": versions(),
+    }
+    write_json(options.output_dir / "rewards.json", results)
+    if files := sorted(others.runs.glob("*/gradients.json")):
+        write_json(options.output_dir / "gradients.json", summarize_gradients(files, results["command"]))
+    write_report(options.output_dir)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -40,7 +40,9 @@ class LargestTensor(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         output = func(*args, **kwargs or {})
-        sizes = (leaf.numel() for leaf in tree_leaves(output) if isinstance(leaf, torch.Tensor))
+        leaves = (leaf for leaf in tree_leaves(output) if isinstance(leaf, torch.Tensor))
+        # An expanded or unfolded tensor has more elements than its memory.
+        sizes = (min(leaf.numel(), leaf.untyped_storage().nbytes() // leaf.element_size()) for leaf in leaves)
         self.size = max(self.size, *sizes, 0)
         return output
 

@@ -6,6 +6,7 @@ import argparse
 import json
 import math
 import os
+import re
 import sys
 from collections.abc import Callable, Sequence
 from importlib.util import find_spec
@@ -133,11 +134,14 @@ def run_score(options: argparse.Namespace) -> None:
     if options.num_orders is not None and not hasattr(model, "infill"):
         raise ValueError("`num_orders` has no effect for an encoder. Remove it.")
     text, counts = read_text(options.text), {} if options.num_orders is None else {"num_orders": options.num_orders}
-    if not text:
+    start = getattr(model.config, "start_token_id", None)
+    scored = text if start is None else text.removeprefix(tokenizer.convert_ids_to_tokens(start))  # it has no loss
+    if not scored:
         raise ValueError("The text is empty. Pass a text with at least one character.")
     ids = model.encode_text(text, tokenizer)
     output = model.log_likelihood(ids, generator=make_generator(options), **counts)
-    nats, num_bytes = output.log_likelihood.item(), len(text.encode())
+    special = "|".join(map(re.escape, tokenizer.all_special_tokens))  # counts as one byte, like end-of-text elsewhere
+    nats, num_bytes = output.log_likelihood.item(), len(re.sub(special, " ", scored).encode())
     result = {
         "log_likelihood": nats,
         "bits_per_byte": -nats / math.log(2) / num_bytes,

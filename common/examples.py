@@ -116,6 +116,8 @@ def encode_example(example: str, tokenizer: PreTrainedTokenizerBase, start_token
     try:
         if "middle" in values:
             ids, is_answer = _encode(_split_gap(values, tokenizer), tokenizer)
+            if (tokenizer.eos_token_id, True) in zip(ids, is_answer, strict=True):
+                raise ValueError(f"`middle` must have no end-of-text ({tokenizer.eos_token}). Move it to `suffix`.")
         elif "messages" in values:
             messages = _check_messages("messages", values["messages"])
             ids, is_answer = _encode_chat(messages, _read_tools(values), tokenizer)

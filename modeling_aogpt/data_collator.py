@@ -404,7 +404,10 @@ class DataCollatorForAnyOrderLM(OrderDistribution):
             streams, is_example = make_streams(self.seed, samples), is_given.any(dim=1, keepdim=True)
             choice = to_uniform(draw_integers(streams, 1))
             has_gaps = choice >= fractions + RANDOM_FRACTION * ~is_example * (1 - fractions)
-            may_be_missing = is_token & ~is_given & ~is_start_token & (batch["input_ids"] != self.eos_token_id)
+            may_be_missing, is_end = is_token & ~is_given & ~is_start_token, batch["input_ids"] == self.eos_token_id
+            if (may_be_missing & is_end & is_example).any():
+                raise ValueError("A gap of a feature has `eos_token_id` as a label. Give the label -100 to this token.")
+            may_be_missing &= ~is_end
             gaps = draw_slots(streams, num_tokens, may_be_missing & has_gaps, self.max_gap_length, is_example)
             batch = insert_slots(batch["input_ids"], padded_labels, num_tokens, *gaps, self.eos_token_id)
             others, _ = OrderDistribution().draw(self.seed, samples, num_tokens, width, fractions)
@@ -441,8 +444,7 @@ def _read_feature(feature: Mapping[str, object], index: int) -> tuple[torch.Long
         )
     if "orders" in feature:
         raise ValueError(
-            f"Feature {index} contains `orders`, but the collator draws the orders. Remove `orders` from the features. "
-            "To train in orders of your own, make the batches without this collator."
+            f"Feature {index} contains `orders`, but the collator draws them. Remove them, or use another collator."
         )
     ids = torch.as_tensor(feature["input_ids"])
     labels, mask = feature.get("labels"), feature.get("attention_mask")
@@ -456,8 +458,7 @@ def _read_feature(feature: Mapping[str, object], index: int) -> tuple[torch.Long
         )
     if len(ids) and (ids.is_floating_point() or labels.is_floating_point()):
         raise ValueError(
-            f"Feature {index} must hold integers, but `input_ids` has dtype {ids.dtype} and `labels` {labels.dtype}. "
-            "Convert them to integers."
+            f"Feature {index} must hold integers, but has {ids.dtype} and labels of {labels.dtype}. Convert them."
         )
     return ids[mask != 0].long(), labels[mask != 0].long()
 

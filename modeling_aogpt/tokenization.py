@@ -32,10 +32,7 @@ def load_tokenizer(name_or_path: str | Path) -> PreTrainedTokenizerBase:
     """
     is_folder = os.path.isdir(name_or_path)
     if is_folder and not any(name.startswith(("tokenizer", "vocab")) for name in os.listdir(name_or_path)):
-        raise ValueError(
-            f"The folder {name_or_path} contains no tokenizer. Pass the tokenizer that the model was trained with, "
-            "or save it to this folder."
-        )
+        raise ValueError(f"The folder {name_or_path} contains no tokenizer. Pass the tokenizer, or save it there.")
     try:
         tokenizer = AutoTokenizer.from_pretrained(name_or_path, trust_remote_code=False)
     except Exception as error:  # a damaged file can raise errors of any kind
@@ -56,8 +53,7 @@ def load_matching_tokenizer(config: AOGPTConfig, name_or_path: str) -> PreTraine
     if tokenizer.mask_token_id != config.mask_token_id:
         raise ValueError(
             f"The tokenizer {name_or_path!r} does not fit the model: its mask has the id {tokenizer.mask_token_id}, "
-            f"but the mask of the model has the id {config.mask_token_id}. Use the tokenizer that the model was "
-            "trained with."
+            f"but the mask of the model has the id {config.mask_token_id}. Use the tokenizer of the model's training."
         )
     tokenizer.model_max_length = config.max_position_embeddings
     return tokenizer

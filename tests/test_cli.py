@@ -4,6 +4,7 @@
 
 import io
 import json
+import math
 from pathlib import Path
 
 import pytest
@@ -67,6 +68,24 @@ def test_score_agrees_with_log_likelihood(
     left_to_right = run(capsys, "score", folder, "abc")
     assert left_to_right.startswith(f"{expected.log_likelihood.item():.4f} nats, 3 tokens")
     assert run(capsys, "score", folder, "abc", "--num_orders", "4", "--seed", "1") != left_to_right
+
+
+def test_special_tokens_count_as_one_byte(
+    tiny_model: AOGPTForAnyOrderLM,
+    tiny_tokenizer: PreTrainedTokenizerFast,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture,
+) -> None:
+    """The start token has no loss, so it counts as none."""
+    eos, expected = tiny_tokenizer.eos_token, {"abc": 3, "ab{eos}": 3, "{eos}ab": 3, "{eos}{eos}": 2}
+    for start, fewer in ((None, 0), (tiny_tokenizer.eos_token_id, 1)):
+        tiny_model.config.start_token_id = start
+        AOGPTForAnyOrderLM(tiny_model.config).save_pretrained(tmp_path)
+        tiny_tokenizer.save_pretrained(tmp_path)
+        for text, num_bytes in expected.items():
+            output = json.loads(run(capsys, "score", str(tmp_path), text.format(eos=eos), "--json"))
+            num_bytes -= fewer * text.startswith("{eos}")
+            assert output["bits_per_byte"] * num_bytes * math.log(2) == pytest.approx(-output["log_likelihood"])
 
 
 @pytest.mark.parametrize(

@@ -156,8 +156,8 @@ def test_positions_without_labels_are_the_context() -> None:
         ({}, [{"input_ids": [1, 2, 3], "labels": [1, 2]}], "Feature 0 must be one sequence.* `input_ids`"),
         ({}, [{"input_ids": [[1, 2]]}], "Feature 0 must be one sequence"),
         ({}, [{"input_ids": [1, 2], "orders": [1, 0]}], "Feature 0 contains `orders`, but the collator"),
-        ({}, [{"input_ids": [1.7, 2.2]}], "Feature 0 must hold integers, but `input_ids`"),
-        ({}, [{"input_ids": [1, 2], "labels": [1.0, 2.0]}], "Feature 0 must hold integers, but `input_ids`"),
+        ({}, [{"input_ids": [1.7, 2.2]}], "Feature 0 must hold integers"),
+        ({}, [{"input_ids": [1, 2], "labels": [1.0, 2.0]}], "Feature 0 must hold integers"),
         ({"pad_to_multiple_of": 3}, [{"input_ids": [1, 2]}], "Sequences of 2 tokens need padding to 3. Set"),
     ],
 )

@@ -275,6 +275,10 @@ def test_examples_that_are_too_long_are_counted(
         ([{"prompt": "a", "completion": ""}], r"answer"),
         ([{"prompt": "a <|mask|>", "completion": "b"}], r"mask token"),
         ([{"prefix": "a", "middle": None, "suffix": "c"}], r"`middle`.*None"),
+        (
+            [{"prefix": "a", "middle": "b<|endoftext|>", "suffix": ""}],
+            r"Row 1 of .*second\.jsonl.*`middle`.*end-of-text",
+        ),
     ],
 )
 def test_bad_examples_are_errors_that_name_the_row(

@@ -189,6 +189,14 @@ def test_wrong_settings_of_the_collator_are_errors(settings: dict[str, object], 
         DataCollatorForAnyOrderLM(**{"orders": "gaps_last", "max_gap_length": 2, "eos_token_id": 0} | settings)
 
 
+def test_a_gap_of_an_example_has_no_end_of_text() -> None:
+    collator = DataCollatorForAnyOrderLM(orders="gaps_last", max_gap_length=3, eos_token_id=0, pad_token_id=0)
+    outside = {"input_ids": [1, 2, 0], "labels": [-100, 2, -100]}
+    collator([outside, {"input_ids": [1, 0], "labels": [1, 0]}])
+    with pytest.raises(ValueError, match="`eos_token_id` as a label"):
+        collator([outside, {"input_ids": [1, 2, 0, 3], "labels": [-100, 2, 0, -100]}])
+
+
 @pytest.mark.parametrize("suffix", [0, 1, 2, 9])
 def test_gaps_of_examples_get_slots_that_fit(suffix: int) -> None:
     """The context has no labels, and is read first. The gap is never lost, and its end is always followed by text."""

@@ -716,8 +716,10 @@ def test_resumed_fine_tuning_does_not_load_the_initial_weights(tuning: Path, fin
     assert json.loads((tmp_path / "again" / "model" / "generation_config.json").read_text())["num_steps"] == 3
 
 
-def test_models_trained_left_to_right_generate_from_left_to_right(tuning: Path, tmp_path: Path) -> None:
-    """Training in other orders removes this default again."""
+def test_models_trained_left_to_right_generate_from_left_to_right(
+    tuning: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Training in other orders removes this default again, but keeps `max_gap_length` with a warning."""
     options = ("--max_steps=1", "--warmup_steps=0", "--num_samples=0", "--eval_sequences=1")
     expected = {"gaps_last": "left_to_right", "random": None, "left_to_right": "left_to_right"}
     for orders, default in expected.items():
@@ -729,8 +731,11 @@ def test_models_trained_left_to_right_generate_from_left_to_right(tuning: Path, 
         options = (*options[:4], f"--init_from={tmp_path / orders / 'model'}")
     train(tuning, tmp_path / "ends", *options, "--orders=gaps_last", "--max_gap_length=3")
     options = (*options[:4], f"--init_from={tmp_path / 'ends' / 'model'}")
+    assert "keeps `max_gap_length`" not in caplog.text
     train(tuning, tmp_path / "strided", *options, "--orders=left_to_right", "--stride=2")
-    for name, longest in (("ends", 3), ("strided", None)):
+    assert "keeps `max_gap_length` (3)" in caplog.text
+    train(tuning, tmp_path / "longer", *options, "--orders=gaps_last", "--max_gap_length=4")
+    for name, longest in (("ends", 3), ("strided", 3), ("longer", 4)):
         config = AutoConfig.from_pretrained(tmp_path / name / "model", trust_remote_code=True)
         assert config.max_gap_length == longest
     assert AOGPTForAnyOrderLM.from_pretrained(tmp_path / "strided" / "model").generation_config.order is None

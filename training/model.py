@@ -50,7 +50,12 @@ def create_model(
             model = make_model(config, training.init_from, load_weights)
     model.train()  # `from_pretrained` sets eval mode
     set_default_order(model, training)
-    model.config.max_gap_length = training.max_gap_length
+    if training.max_gap_length is not None:
+        model.config.max_gap_length = training.max_gap_length
+    elif longest := model.config.max_gap_length:
+        logger.warning(
+            "The model keeps `max_gap_length` (%d), but training without it may unlearn ends of gaps.", longest
+        )
     if accelerator.distributed_type != DistributedType.FSDP:  # FSDP2 moves one layer at a time
         model.to(accelerator.device)
     checkpoint_activations(model, training.activation_checkpointing)

@@ -155,10 +155,7 @@ def find_start_token(config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBas
     for token_id in (tokenizer.bos_token_id, config.bos_token_id, tokenizer.eos_token_id, eos):
         if token_id is not None:
             return token_id
-    raise ValueError(
-        "The model has neither a beginning-of-text nor an end-of-text token. Set `--start_token` to a token of its "
-        "tokenizer."
-    )
+    raise ValueError("The model has no beginning- or end-of-text token. Set `--start_token` to one of its tokens.")
 
 
 def read_generation_settings(causal: PreTrainedModel) -> dict[str, Any]:

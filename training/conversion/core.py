@@ -183,8 +183,7 @@ def check_predictions(model: AOGPTForAnyOrderLM | MDMEncoderForMaskedLM, causal:
     if not difference <= tolerance:  # also if it is NaN
         raise ValueError(
             f"The logits of Transformers' {causal.config.model_type} and of this package's model differ by "
-            f"{difference:.2g}, because the {causal.config.model_type} has features that this package does not "
-            "support. Use a model of another type."
+            f"{difference:.2g}, because it has features that this package lacks. Use a model of another type."
         )
 
 

@@ -36,10 +36,7 @@ def export_config(config: AOGPTConfig) -> PreTrainedConfig:
             f"target_injection={config.target_injection!r}. To export a model, train it with these two settings."
         )
     if config.start_token_id is None:
-        raise ValueError(
-            "The model has a learned start embedding, so it cannot be exported, because no architecture of "
-            "Transformers has one. Train a model with `start_token_id` set."
-        )
+        raise ValueError("A learned start embedding cannot be exported. Train a model with `start_token_id` set.")
     if config.source_config is not None:
         source = {name: value for name, value in config.source_config.items() if name not in SOURCE_FACTS}
         changes = {"max_position_embeddings": config.max_position_embeddings, "vocab_size": config.vocab_size}
@@ -64,9 +61,8 @@ def _infer_architecture(config: AOGPTConfig) -> str:
             return "llama"
     raise ValueError(
         "The model cannot be exported, because its layers are not those of a Llama, Qwen2 or Qwen3. Train a model with "
-        "`gated_mlp=True`, `norm='rmsnorm'`, `norm_weight=True`, `no_rope_layers=None`, "
-        "`lm_head_bias=False`, `attention_bias=False`, `attention_output_bias=False` and "
-        "`mlp_bias=False`."
+        "`gated_mlp=True`, `norm='rmsnorm'`, `norm_weight=True`, `no_rope_layers=None`, `lm_head_bias=False`, "
+        "`attention_bias=False`, `attention_output_bias=False` and `mlp_bias=False`."
     )
 
 

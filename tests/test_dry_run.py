@@ -205,3 +205,6 @@ def test_lora_needs_no_gradients_and_optimizer_state_for_frozen_weights(
     assert copy == pytest.approx(4 * num_parameters / 1e9, abs=0.11)
     flops = [float(rows["FLOPs"]) for rows in sizes_of_state]
     assert flops[2] == pytest.approx(flops[0] * 4 / 3, rel=0.01)  # `gaps_last` may be left to right
+    monkeypatch.setattr(sys, "argv", [*command, "--per_device_batch_size=1", "--lora_rank=4", "--gpu_memory=0.01"])
+    with pytest.raises(SystemExit, match=r"does not fit.*`quantization`"):
+        main()

@@ -27,7 +27,7 @@ from transformers import AutoConfig, AutoModel
 
 from common.files import atomic_file, free_space, publish_folder, remove_atomically, temporary_path, write_json
 from common.processes import cpu_group
-from modeling_aogpt.loading import Model, read_config
+from modeling_aogpt.loading import Model
 from training.arguments import TrainingArguments
 from training.lora import add_lora, check_base
 from training.optimization import trainable_weights
@@ -223,19 +223,13 @@ def load_checkpoint_model(checkpoint: Checkpoint, weights: str = "average") -> M
     training = TrainingArguments.from_settings(checkpoint.metadata.get("settings", {}))
     if training.lora_rank:
         check_base(training, checkpoint.metadata)
-        with torch.device("meta"):  # an adapter does not contain the other weights
-            model = AutoModel.from_config(read_config(training.init_from))
-            tuned = add_lora(model, training).eval()
-        model.generation_config = model.generation_config.from_dict(checkpoint.metadata["generation_config"])
-        tensors = {name: torch.empty_like(weight, device="cpu") for name, weight in trainable_weights(model).items()}
-        checkpoint.read({f"{weights}.{name}": tensor.detach() for name, tensor in tensors.items()})
-        model.load_state_dict(tensors, strict=False, assign=True)
-        return tuned
     config = dict(checkpoint.metadata["config"])
-    with torch.device("meta"):
+    with torch.device("meta"):  # an adapter does not contain the weights of the initial model
         model = AutoModel.from_config(AutoConfig.for_model(config.pop("model_type"), **config))
-    model = model.to_empty(device="cpu").eval()
-    model.tie_weights()
+        saved = add_lora(model, training) if training.lora_rank else model
     model.generation_config = model.generation_config.from_dict(checkpoint.metadata["generation_config"])
-    checkpoint.read({f"{weights}.{name}": weight.detach() for name, weight in model.named_parameters()})
-    return model
+    tensors = {name: torch.empty_like(weight, device="cpu") for name, weight in trainable_weights(model).items()}
+    checkpoint.read({f"{weights}.{name}": tensor.detach() for name, tensor in tensors.items()})
+    model.load_state_dict(tensors, strict=False, assign=True)
+    model.tie_weights()
+    return saved.eval()

@@ -92,13 +92,15 @@ def estimate_run(
     num_trained = sum(weight.numel() for weight in trainable_weights(model).values())
     passes = accumulation_steps(training, num_processes)
     batch_tokens = training.batch_size * data.sequence_length
-    step_flops = batch_tokens * flops_per_token(config, data.sequence_length) * (1 + source_share(training) / 3)
+    # With distillation, the initial model also predicts the left-to-right sequences (forward pass only).
+    fractions = training.left_to_right_fraction, training.final_left_to_right_fraction or 0.0
+    share = max(*fractions, training.orders in LEFT_TO_RIGHT_ORDERS) if training.distillation_weight else 0.0
+    step_flops = batch_tokens * flops_per_token(config, data.sequence_length) * (1 + share / 3)
     seconds = step_flops / (num_processes * gpu.peak_flops * options.mfu)
     hours = training.max_steps * seconds / 3600
     shape = (training.batch_size // passes // num_processes, data.sequence_length)
     memory = device_memory(model, shape, passes, training, launch)
     disk, is_free = disk_space(num_trained, training)
-    device = "CPU" if is_cpu else name
     speed = {
         "speed": f"{3600 / seconds:,.0f} steps per hour at {options.mfu:.0%} MFU",
         "time": (f"{hours:,.1f} hours" if hours < 24 else f"{hours / 24:,.1f} days") + " without evaluations",
@@ -107,25 +109,18 @@ def estimate_run(
         "parameters": f"{num_parameters:,}" + (f", LoRA trains {num_trained:,}" if training.lora_rank else ""),
         "tokens": f"{training.max_steps * batch_tokens:,} ({batch_tokens:,} per step)",
         "FLOPs": f"{training.max_steps * step_flops:.2e}",
-        "machine": f"{num_processes} x {device}, {passes} {'pass' if passes == 1 else 'passes'} per step",
+        "machine": f"{num_processes} x {'CPU' if is_cpu else name}, {passes} pass{'es' if passes > 1 else ''} per step",
         **({} if is_cpu else speed),
         f"memory per {'process' if is_cpu else 'GPU'}": f"{memory / 1e9:,.2f} of {available:.4g} GB",
         "disk": disk,
     }
+    other = "set `quantization`" if training.lora_rank else "shard with `--launch training/accelerate/fsdp2.yaml`"
     too_small = {
-        "Memory: decrease `per_device_batch_size`, set `activation_checkpointing` to selective or full, or shard the "
-        "weights (`--launch training/accelerate/fsdp2.yaml`).": memory > available * 1e9,
+        "Memory: decrease `per_device_batch_size`, set `activation_checkpointing` to selective or full, or "
+        f"{other}.": memory > available * 1e9,
         "Disk: free some space, decrease `save_total_limit`, or increase `keep_every`.": not is_free,
     }
     return values, [advice for advice, is_true in too_small.items() if is_true]
-
-
-def source_share(training: TrainingArguments) -> float:
-    """Return the largest share of sequences whose predictions by the initial model are also computed (forward only)."""
-    if not training.distillation_weight:
-        return 0.0
-    is_left_to_right = training.orders in LEFT_TO_RIGHT_ORDERS
-    return max(training.left_to_right_fraction, training.final_left_to_right_fraction or 0.0, float(is_left_to_right))
 
 
 def find_gpu(name: str | None) -> tuple[str, GPU]:
@@ -149,9 +144,8 @@ def disk_space(num_trained: int, training: TrainingArguments) -> tuple[str, bool
 
 def read_launch(options: Arguments) -> dict[str, Any]:
     """Return the settings of `launch`, with the defaults of Accelerate and the number of shards."""
-    given = read_yaml(options.launch)
     defaults = {"distributed_type": "NO", "num_processes": 1, "mixed_precision": "no", "num_shards": 1}
-    launch = {**defaults, "use_cpu": False, **given}
+    launch = {**defaults, "use_cpu": False, **read_yaml(options.launch)}
     num_processes = launch["num_processes"] = options.num_processes or launch["num_processes"]
     if launch["distributed_type"] == "FSDP":
         sizes = launch.get("parallelism_config") or {"parallelism_config_dp_shard_size": num_processes}

@@ -30,6 +30,9 @@ def add_lora(model: PreTrainedModel, training: TrainingArguments) -> PeftModel:
     targets = training.lora_targets or [name for name in TARGETS if name in names]
     if missing := sorted(set(targets) - names):
         raise ValueError(f"`lora_targets` must be modules of the model below its head, but not {', '.join(missing)}.")
+    for module in model.modules():  # bitsandbytes packs weights on a CPU in evaluations, and then ignores gradients
+        if hasattr(module, "support_avx512bf16_for_cpu"):
+            module.support_avx512bf16_for_cpu = False
     alpha = training.lora_alpha or 2 * training.lora_rank
     whole = [name for name in WHOLE if name in names] or None
     config = LoraConfig(r=training.lora_rank, lora_alpha=alpha, target_modules=targets, modules_to_save=whole)
@@ -59,15 +62,7 @@ def quantization_options(training: TrainingArguments, dtype: torch.dtype) -> dic
 
         return {"quantization_config": TorchAoConfig(Int8WeightOnlyConfig(), modules_to_not_convert=others)}
     settings = {"bnb_4bit_quant_type": "nf4", "bnb_4bit_use_double_quant": True, "bnb_4bit_compute_dtype": dtype}
-    config = BitsAndBytesConfig(load_in_4bit=True, llm_int8_skip_modules=others, **settings)
-    return {"quantization_config": config}
-
-
-def keep_gradients(model: PreTrainedModel) -> None:
-    """Keep bitsandbytes from packing weights on a CPU in evaluations, because it would ignore their gradients later."""
-    for module in model.modules():
-        if hasattr(module, "support_avx512bf16_for_cpu"):
-            module.support_avx512bf16_for_cpu = False
+    return {"quantization_config": BitsAndBytesConfig(load_in_4bit=True, llm_int8_skip_modules=others, **settings)}
 
 
 def saved_bytes(model: PreTrainedModel, training: TrainingArguments) -> int:

@@ -21,7 +21,7 @@ from modeling_aogpt.tokenization import load_tokenizer
 from training.activation_checkpointing import checkpoint_activations
 from training.architecture import Architecture, build_config
 from training.arguments import LEFT_TO_RIGHT_ORDERS, TrainingArguments
-from training.lora import add_lora, frozen_dtype, keep_gradients, quantization_options
+from training.lora import add_lora, frozen_dtype, quantization_options
 from training.objectives import Objective, compile_head_loss
 from training.optimization import parameter_groups
 from training.sharding import gets_weights, keep_float32_gradients, shard_gradients
@@ -44,7 +44,6 @@ def create_model(
         if training.lora_rank:
             dtype = frozen_dtype(read_config(training.init_from))
             model = make_model(config, training.init_from, dtype=dtype, **quantization_options(training, dtype))
-            keep_gradients(model)
             add_lora(model, training)
         else:
             model = make_model(config, training.init_from, load_weights)

@@ -44,8 +44,7 @@ def changed_settings(saved: dict[str, Any], current: dict[str, Any]) -> dict[str
 
 def check_same_run(saved: dict[str, Any], current: dict[str, Any], place: Path) -> None:
     """Raise a `ValueError` if settings, except those in `SCHEDULE`, have changed and may affect the result."""
-    changed = {key: pair for key, pair in changed_settings(saved, current).items() if key not in SCHEDULE}
-    if changed:
+    if changed := {key: pair for key, pair in changed_settings(saved, current).items() if key not in SCHEDULE}:
         differences = "; ".join(f"{key}: previously {then!r}, now {now!r}" for key, (then, now) in changed.items())
         raise ValueError(
             f"{place} belongs to a run with other settings ({differences}). Restore the old settings, or choose "
@@ -66,12 +65,11 @@ def find_start(
         remove_incomplete(training.output_dir)
     accelerator.wait_for_everyone()
     check_same_everywhere(checkpoints=[path.name for path in checkpoints_in(training.output_dir)])
-    start = None
+    start = [None]
     with together(accelerator):
         if accelerator.is_main_process:
-            start = choose_start(training, settings)
-    (start,) = broadcast_object_list([start])
-    return start
+            start[0] = choose_start(training, settings)
+    return broadcast_object_list(start)[0]
 
 
 def choose_start(training: TrainingArguments, settings: dict[str, Any]) -> tuple[bool, Checkpoint | None]:

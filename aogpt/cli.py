@@ -56,7 +56,7 @@ def add_model_options(parser: Parser) -> None:
 def add_settings(parser: Parser, has_gaps: bool) -> None:
     """Add an option for each field of `AnyOrderGenerationConfig`, and the options of `infill`."""
     if has_gaps:
-        parser.add_argument("--max_gap", type=int, default=8, help="longest gap, in tokens; default: %(default)s")
+        parser.add_argument("--max_gap", type=int, help="longest gap, in tokens; default: as in training, or 8")
         parser.add_argument("--padded_length", type=int, help="for a model that was trained on padded documents")
     group = parser.add_argument_group("settings of generate", "AnyOrderGenerationConfig and docs/generation.md explain")
     for name in FIELDS:
@@ -111,6 +111,11 @@ def run_generate(options: argparse.Namespace) -> None:
     print_result(options, "\n".join(texts), {"texts": texts})
 
 
+def longest_gap(options: argparse.Namespace, model: Model) -> int:
+    """Return the option `--max_gap`, or its default for a model."""
+    return (model.config.max_gap_length or 8) if options.max_gap is None else options.max_gap
+
+
 def run_infill(options: argparse.Namespace) -> None:
     """Fill in gaps of unknown length."""
     model, tokenizer = load(options)
@@ -118,7 +123,7 @@ def run_infill(options: argparse.Namespace) -> None:
         raise ValueError("`infill` needs a decoder, but the model is an encoder. Use `generate`, with masks.")
     output = model.infill(
         read_text(options.text),
-        lengths=range(1, options.max_gap + 1),
+        lengths=range(1, longest_gap(options, model) + 1),
         padded_length=options.padded_length,
         generator=make_generator(options),
         tokenizer=tokenizer,
@@ -170,6 +175,7 @@ def run_serve(options: argparse.Namespace) -> None:
         setattr(model.generation_config, name, value)
     model.generation_config.validate()
     names = ("max_batch", "max_queue", "max_gap", "padded_length")
+    options.max_gap = longest_gap(options, model)
     key = options.api_key or os.environ.get("AOGPT_API_KEY") or None
     server = Server(model, tokenizer, options.model, key, **{name: getattr(options, name) for name in names})
     serve(server, options.host, options.port)

@@ -57,6 +57,14 @@ def test_infill_reads_standard_input(
     assert output["log_probs"] == pytest.approx(expected.log_probs.tolist())
 
 
+def test_gaps_are_by_default_as_long_as_in_training(folder: str, capsys: pytest.CaptureFixture) -> None:
+    model = AOGPTForAnyOrderLM.from_pretrained(folder)
+    model.config.max_gap_length, model.config.eos_token_id = 2, 4
+    model.save_pretrained(folder)
+    output = json.loads(run(capsys, "infill", folder, "ab<mask>c", "--json"))
+    assert output["lengths"][0] <= 2
+
+
 def test_score_agrees_with_log_likelihood(
     folder: str, tiny_model: AOGPTForAnyOrderLM, capsys: pytest.CaptureFixture
 ) -> None:

@@ -52,6 +52,7 @@ def save_model(model: Model, tokenizer: PreTrainedTokenizerBase, folder: Path) -
         model.save_pretrained(temporary)
         if (temporary / ADAPTER).exists():  # PEFT does not save the generation settings
             model.generation_config.save_pretrained(temporary)
+            (temporary / "README.md").unlink()  # an empty template with a local path
         tokenizer.model_max_length = model.config.max_position_embeddings
         tokenizer.save_pretrained(temporary)
 

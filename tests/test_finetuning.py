@@ -413,7 +413,8 @@ def test_lora_trains_an_adapter(model_folder: Path, tmp_path: Path, datasets_cac
     }
     assert all("lora_" in name for name in state if name != "losses")
     adapter = tmp_path / "run" / "model"
-    assert {"adapter_model.safetensors", "adapter_config.json", "tokenizer.json"} <= {p.name for p in adapter.iterdir()}
+    names = {path.name for path in adapter.iterdir()}
+    assert {"adapter_model.safetensors", "adapter_config.json", "tokenizer.json"} <= names - {"README.md"} == names
     assert PeftConfig.from_pretrained(adapter).base_model_name_or_path == str(model_folder)
 
     base = AutoModel.from_pretrained(model_folder)

@@ -196,10 +196,7 @@ class DecodingState:
         return arranged
 
     def check_finite(self) -> None:
-        """Raise a `ValueError` if the log-probability of a token is not finite.
-
-        The CPU waits for an accelerator, so this check follows the last step instead of each step.
-        """
+        """Raise a `ValueError` if the log-probability of a token is not finite. The CPU waits for an accelerator."""
         if not torch.isfinite(self.token_logprobs).all():
             raise ValueError(
                 "The logits are not finite (NaN or infinity), so no token can be drawn. Check the weights and the "
@@ -395,7 +392,7 @@ class AnyOrderCache:
             )
         for store, states in zip(stored, (keys, values), strict=True):
             self._write(store, states)
-        return stored[0][:, :, : self._num_visible], stored[1][:, :, : self._num_visible]
+        return tuple(store[:, :, : self._num_visible] for store in stored)
 
     def update_jointly(self, states: torch.Tensor, layer_idx: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Do what [`update`] does, for `states` (lines, 2 * heads, rows, head_dim): keys and then values."""
@@ -493,24 +490,20 @@ class CachedDecodingState(DecodingState):
         drawn, size, count = torch.cat((drawn, repeated), dim=1), self.ids.numel(), shape.num_lines * shape.num_rows
         targets = indices[2 * count : 3 * count].view(shape.num_lines, -1)[:, -shape.num_kept :].flatten()
         places = targets - size, targets + size, targets + 2 * size  # of ids, steps and log-probabilities
-        indices = torch.cat((indices.new_tensor([step]), *places, indices))
-        if drawn.is_cpu:  # a single tensor takes a single copy
-            indices, drawn = torch.cat((drawn.flatten().view(torch.long), indices)), None
-        self._recordings.call(self._fill_in_rows, indices, drawn, constant=(shape, draw))
+        indices = torch.cat((*places, indices.new_tensor([step]), indices))
+        # A single tensor takes a single copy to the GPU.
+        packed = torch.cat((drawn.flatten().view(torch.long), to_device(indices, drawn.device)))
+        self._recordings.call(self._fill_in_rows, packed, constant=(shape, draw))
         self.num_cached = torch.where(has_rows, self.num_context + 1, self.num_cached)
         self.num_context = ends
         return True
 
-    def _fill_in_rows(
-        self, shape: PassShape, draw: Callable, indices: torch.LongTensor, numbers: torch.Tensor | None
-    ) -> tuple[torch.Tensor, ...]:
+    def _fill_in_rows(self, shape: PassShape, draw: Callable, packed: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """Run a pass, and fill in the drawn tokens. Contains only operations on the device."""
         count = shape.num_lines * shape.num_kept
-        if numbers is None:
-            numbers, indices = indices[:count].view(torch.float64), indices[count:]
-        step, places, indices = indices[:1], indices[1 : 1 + 3 * count], indices[1 + 3 * count :]
+        numbers, places, step, indices = packed.split([count, 3 * count, 1, len(packed) - 4 * count - 1])
         hidden_states = self._run_rows(shape, indices).flatten(0, 1)
-        tokens, logprobs = draw(hidden_states, numbers.reshape(-1, 1))
+        tokens, logprobs = draw(hidden_states, numbers.view(torch.float64)[:, None])
         self._values[places] = torch.cat((tokens, step.expand(count), logprobs.view(torch.long)))
         return tokens, logprobs
 
@@ -554,8 +547,11 @@ class CachedDecodingState(DecodingState):
         """Run the rows within `bounds` (see [`_lay_out`]). The rows of all earlier ranks must be in the cache."""
         device, num_queries = self.ids.device, bounds[2] - bounds[1]
         is_recorded = self.should_record(int((bounds[2] - bounds[0]).sum()), num_queries)
-        if not (is_recorded or self._is_compiled):
-            self._pack_weights_in_time(num_queries)
+        may_pack = self._may_pack and not (is_recorded or self._is_compiled)
+        may_pack = may_pack and gains_from_packing(self.model.model.dtype, int(num_queries.sum()))
+        if may_pack and self.expected_passes(num_queries) >= MIN_PASSES_TO_PREPARE:
+            pack_weights(self.model)
+            self._may_pack = False
         shape, indices, is_query, queries = self._lay_out(*bounds, is_fixed=is_recorded or self._is_compiled)
         if is_recorded:
             hidden_states = self._recordings.call(self._run_rows, indices, constant=(shape,))
@@ -693,14 +689,6 @@ class CachedDecodingState(DecodingState):
                 precomputed=self.precomputed._replace(has_starts=shape.has_starts),
                 num_kept=shape.num_kept,
             ).last_hidden_state
-
-    def _pack_weights_in_time(self, num_queries: torch.LongTensor) -> None:
-        """Pack the weights if enough passes are expected."""
-        if not self._may_pack or not gains_from_packing(self.model.model.dtype, int(num_queries.sum())):
-            return
-        if self.expected_passes(num_queries) >= MIN_PASSES_TO_PREPARE:
-            pack_weights(self.model)
-            self._may_pack = False
 
 
 def repeat_last(values: torch.Tensor, number: int) -> torch.Tensor:

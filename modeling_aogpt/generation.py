@@ -256,8 +256,10 @@ class AnyOrderGenerationMixin(GenerationMixin):
         ids, is_token = self._prepare_inputs(inputs, attention_mask, config)
         eos, pad_token_id = self._resolve_eos(config)
         orders, blocks = config.orders.draw(is_token, generator), config.orders.blocks(token_positions(is_token))
-        if isinstance(config.order, str):
-            orders = sort_given_tokens(orders, (ids != self.config.mask_token_id) & is_token)
+        if isinstance(config.order, str):  # given tokens come first, from left to right
+            is_given = (ids != self.config.mask_token_id) & is_token
+            columns = torch.arange(ids.shape[1], device=ids.device)
+            orders = group_orders(orders, torch.where(is_given, columns, len(columns)))
         # 2. Make the decoding state and the sampler.
         state = self.decoding_state_class(self, ids, orders, blocks, is_token)
         if config.refine_rounds:
@@ -469,12 +471,6 @@ def warn_if_padded(prompts: torch.LongTensor, pad_token_id: int | None) -> None:
             "this token is treated as text. Pass the tokenizer's `attention_mask`, or call "
             "`model.generate(**tokenizer(...))`."
         )
-
-
-def sort_given_tokens(orders: torch.LongTensor, is_given: torch.BoolTensor) -> torch.LongTensor:
-    """Move the given tokens to the front of the orders (batch, n), from left to right."""
-    columns = torch.arange(orders.shape[1], device=orders.device)
-    return group_orders(orders, torch.where(is_given, columns, len(columns)))
 
 
 def check_processors(processors: LogitsProcessorList, has_prefix: bool) -> None:

@@ -710,11 +710,7 @@ class AOGPTStack(AOGPTPreTrainedModel):
         They need a quarter of the memory of the layers, or less.
         """
         config, attentions = self.config, [layer.self_attn for layer in self.layers]
-        modules = [
-            module
-            for item in attentions
-            for module in (item.q_proj, item.k_proj, item.v_proj, item.q_norm, item.k_norm)
-        ]
+        modules = [module for item in attentions for module in item.children() if module is not item.o_proj]
         num_bytes = sum(weight.nbytes for module in modules for weight in module.parameters())
         is_joinable = all(is_plain(module, (nn.Linear, nn.RMSNorm, nn.Identity)) for module in modules)
         if not is_joinable or num_bytes > MAX_JOINT_BYTES:

@@ -203,11 +203,6 @@ def invert_weights(weights: torch.Tensor, uniform: torch.Tensor) -> tuple[torch.
     return torch.add((within < point).sum(dim=-1), chunk.squeeze(1), alpha=CHUNK_SIZE), total
 
 
-def log_probabilities(probabilities: torch.Tensor, tokens: torch.LongTensor) -> torch.Tensor:
-    """Return the log-probability (queries,) of one token of each distribution (queries, vocab_size)."""
-    return probabilities.gather(1, tokens[:, None]).log().squeeze(1)
-
-
 @dataclass
 class SampledTokens:
     """Tokens, and measures of the distributions from which they were drawn. All tensors have shape (queries,)."""

@@ -24,7 +24,7 @@ import torch
 from .decoding_state import CachedDecodingState, DecodingState, QueryResult, leading_indices
 from .devices import draw_uniform, to_device
 from .orders import group_orders, index_by_position
-from .sampling import SampledTokens, TokenSampler, draw_tokens, log_probabilities
+from .sampling import SampledTokens, TokenSampler, draw_tokens
 
 SCHEDULES = ("linear", "cosine")
 SCORE_UNMASKING = ("euler", "analytic")
@@ -554,7 +554,7 @@ class SpeculativeSampler:
         # 5. Commit these tokens.
         num_unmasked = num_accepted + has_more
         committed = leading_indices(num_unmasked, device)
-        logprobs = log_probabilities(verified[committed], tokens[committed])
+        logprobs = verified[committed].gather(1, tokens[committed][:, None]).log().squeeze(1)
         state.commit(tokens[committed], state.next_ranks(num_unmasked), num_unmasked, logprobs, self._step)
         state.keep_verified()
         num_always_accepted = self.drafter.num_always_accepted

@@ -1,5 +1,4 @@
-# Copyright 2026 The AO-GPT package authors.
-# SPDX-License-Identifier: Apache-2.0
+# Copyright 2026 The AO-GPT package authors. SPDX-License-Identifier: Apache-2.0
 """HTTP server of a model: OpenAI's `/v1/completions` and `/v1/models`, llama.cpp's `/infill`, and `/health`."""
 
 import asyncio

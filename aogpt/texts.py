@@ -1,5 +1,4 @@
-# Copyright 2026 The AO-GPT package authors.
-# SPDX-License-Identifier: Apache-2.0
+# Copyright 2026 The AO-GPT package authors. SPDX-License-Identifier: Apache-2.0
 """The text around a gap or before a continuation: cutting it to a number of tokens, and decoding what follows it."""
 
 from collections.abc import Sequence

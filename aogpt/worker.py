@@ -1,5 +1,4 @@
-# Copyright 2026 The AO-GPT package authors.
-# SPDX-License-Identifier: Apache-2.0
+# Copyright 2026 The AO-GPT package authors. SPDX-License-Identifier: Apache-2.0
 """The thread that owns the model of a server: a queue of jobs, and batches of jobs with equal arguments.
 
 A job is the generation for one request. The event loop of the server submits jobs, and reads their tokens while they

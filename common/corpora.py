@@ -1,5 +1,4 @@
-# Copyright 2026 The AO-GPT package authors.
-# SPDX-License-Identifier: Apache-2.0
+# Copyright 2026 The AO-GPT package authors. SPDX-License-Identifier: Apache-2.0
 """Selection of the text for training and evaluation: texts of a function, local files, or a dataset of the Hub.
 
 `load_corpus` returns the splits `train` and `validation`.

@@ -1,5 +1,4 @@
-# Copyright 2026 The AO-GPT package authors.
-# SPDX-License-Identifier: Apache-2.0
+# Copyright 2026 The AO-GPT package authors. SPDX-License-Identifier: Apache-2.0
 """Training and validation data: sequences of equal length, or examples for fine-tuning.
 
 A corpus is selected and split (common/corpora.py), tokenized (common/encoding.py) and packed (common/packing.py).

@@ -1,5 +1,4 @@
-# Copyright 2026 The AO-GPT package authors.
-# SPDX-License-Identifier: Apache-2.0
+# Copyright 2026 The AO-GPT package authors. SPDX-License-Identifier: Apache-2.0
 """Options that select the text and the sequences for training and evaluation.
 
 This module does not import `datasets`, so commands that read no data can use it without this library.

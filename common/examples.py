@@ -1,5 +1,4 @@
-# Copyright 2026 The AO-GPT package authors.
-# SPDX-License-Identifier: Apache-2.0
+# Copyright 2026 The AO-GPT package authors. SPDX-License-Identifier: Apache-2.0
 """Examples for fine-tuning: chats, prompts with completions, and texts with a gap. The columns show which kind.
 
 Every example becomes one sequence. The context is given, and has the label -100. The answers are predicted. An example

@@ -1,5 +1,4 @@
-# Copyright 2026 The AO-GPT package authors.
-# SPDX-License-Identifier: Apache-2.0
+# Copyright 2026 The AO-GPT package authors. SPDX-License-Identifier: Apache-2.0
 """Splits of a corpus, and the documents that belong to them.
 
 All copies of a document belong to the same split, except those that a function yields with different keys. Two

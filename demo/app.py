@@ -1,5 +1,4 @@
-# Copyright 2026 The AO-GPT package authors.
-# SPDX-License-Identifier: Apache-2.0
+# Copyright 2026 The AO-GPT package authors. SPDX-License-Identifier: Apache-2.0
 """Demo that fills in missing tokens of a text step by step, in the order that the user chooses.
 
     python demo/app.py [MODEL]

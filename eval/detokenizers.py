@@ -1,5 +1,4 @@
-# Copyright 2026 The AO-GPT package authors.
-# SPDX-License-Identifier: Apache-2.0
+# Copyright 2026 The AO-GPT package authors. SPDX-License-Identifier: Apache-2.0
 """Detokenizers: rules that turn the tokenized text of the benchmark datasets into ordinary text.
 
 The published zero-shot tables of SEDD, RADD and AO-GPT were computed with these rules. Their order matters,

@@ -1,5 +1,4 @@
-# Copyright 2026 The AO-GPT package authors.
-# SPDX-License-Identifier: Apache-2.0
+# Copyright 2026 The AO-GPT package authors. SPDX-License-Identifier: Apache-2.0
 """Generative perplexity of any-order models for several numbers of steps, values of top-p and temperatures.
 
     python eval/generative.py MODEL [MODEL ...] --output_dir DIR [--judge gpt2-large] [--steps 64 128] ...

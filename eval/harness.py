@@ -1,5 +1,4 @@
-# Copyright 2026 The AO-GPT package authors.
-# SPDX-License-Identifier: Apache-2.0
+# Copyright 2026 The AO-GPT package authors. SPDX-License-Identifier: Apache-2.0
 """The command line of the lm-evaluation-harness, with the additional model type `aogpt` for any-order models.
 
     python eval/harness.py run --model aogpt --model_args pretrained=MODEL,context_order=random --tasks TASK [...]

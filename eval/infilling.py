@@ -1,5 +1,4 @@
-# Copyright 2026 The AO-GPT package authors.
-# SPDX-License-Identifier: Apache-2.0
+# Copyright 2026 The AO-GPT package authors. SPDX-License-Identifier: Apache-2.0
 """Infilling of held-out text or of a file: exact matches and bits per byte, for gaps of known and of unknown length.
 
     python eval/infilling.py RUN [RUN ...] [--num_documents N] [--max_gap N] [--output_dir DIR]

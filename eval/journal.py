@@ -1,5 +1,4 @@
-# Copyright 2026 The AO-GPT package authors.
-# SPDX-License-Identifier: Apache-2.0
+# Copyright 2026 The AO-GPT package authors. SPDX-License-Identifier: Apache-2.0
 """Results of many sequences, such as log-likelihoods. Processes divide the batches, and keep finished ones on disk.
 
 The results do not depend on the number of processes.

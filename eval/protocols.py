@@ -1,5 +1,4 @@
-# Copyright 2026 The AO-GPT package authors.
-# SPDX-License-Identifier: Apache-2.0
+# Copyright 2026 The AO-GPT package authors. SPDX-License-Identifier: Apache-2.0
 """Benchmark datasets for zero-shot perplexity: loading, detokenization, and two protocols that cut sequences.
 
 `published` is the protocol of the paper's tables. It divides the documents among 8 workers. Each worker divides its

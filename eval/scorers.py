@@ -1,5 +1,4 @@
-# Copyright 2026 The AO-GPT package authors.
-# SPDX-License-Identifier: Apache-2.0
+# Copyright 2026 The AO-GPT package authors. SPDX-License-Identifier: Apache-2.0
 """Negative log-likelihoods of a batch under any-order, masked diffusion and causal models.
 
 A `measure` is one of three kinds of log-likelihood:

@@ -1,5 +1,4 @@
-# Copyright 2026 The AO-GPT package authors.
-# SPDX-License-Identifier: Apache-2.0
+# Copyright 2026 The AO-GPT package authors. SPDX-License-Identifier: Apache-2.0
 """Markdown tables that compare models with each other and with Tables 1, 4 and 5 of arXiv 2506.19935.
 
     python eval/tables.py RESULTS.json [...]

@@ -1,5 +1,4 @@
-# Copyright 2026 The AO-GPT package authors.
-# SPDX-License-Identifier: Apache-2.0
+# Copyright 2026 The AO-GPT package authors. SPDX-License-Identifier: Apache-2.0
 """Zero-shot perplexity and bits per byte of a model, left to right and in random orders.
 
     python eval/zero_shot.py MODEL --text_file FILE [...]

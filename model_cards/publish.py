@@ -1,5 +1,4 @@
-# Copyright 2026 The AO-GPT package authors.
-# SPDX-License-Identifier: Apache-2.0
+# Copyright 2026 The AO-GPT package authors. SPDX-License-Identifier: Apache-2.0
 """Command that prepares the files of a Hub repository for a model, checks them, and uploads them with --push.
 
     python model_cards/publish.py RUN_OR_MODEL REPO_ID [--card NAME] [--output_dir DIR] [--push] [...]

@@ -1,5 +1,4 @@
-# Copyright 2026 The AO-GPT package authors.
-# SPDX-License-Identifier: Apache-2.0
+# Copyright 2026 The AO-GPT package authors. SPDX-License-Identifier: Apache-2.0
 """Parts of `AOGPTForCausalLM` that follow the conventions of Transformers: inputs and caches of a pass, generation.
 
 Every forward pass runs the start row, followed by one row for each new token. The start row is not cached. If a text

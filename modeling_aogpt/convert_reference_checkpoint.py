@@ -1,5 +1,4 @@
-# Copyright 2026 The AO-GPT package authors.
-# SPDX-License-Identifier: Apache-2.0
+# Copyright 2026 The AO-GPT package authors. SPDX-License-Identifier: Apache-2.0
 """Conversion of a released model into a folder that `AutoModel.from_pretrained` loads: the command `aogpt convert`.
 
 The source is a `.pt` file of AO-GPT or sigma-GPT (Hub repository `Cauthyyy/AO-GPT-MDM`), or a folder of SEDD

@@ -1,5 +1,4 @@
-# Copyright 2026 The AO-GPT package authors.
-# SPDX-License-Identifier: Apache-2.0
+# Copyright 2026 The AO-GPT package authors. SPDX-License-Identifier: Apache-2.0
 """Generation on a CPU: copies of models in which linear layers use oneDNN instead of PyTorch's default, MKL.
 
 A generation multiplies few rows by large weights. For 8 to 63 rows, oneDNN takes 0.5 to 0.7 of MKL's time (2 cores of

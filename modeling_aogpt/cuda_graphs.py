@@ -1,5 +1,4 @@
-# Copyright 2026 The AO-GPT package authors.
-# SPDX-License-Identifier: Apache-2.0
+# Copyright 2026 The AO-GPT package authors. SPDX-License-Identifier: Apache-2.0
 """Recordings of forward passes and draws of tokens as CUDA graphs, which make generation on a GPU faster.
 
 A step of a generation consists of hundreds of short operations. The CPU takes longer to launch them one by one than the

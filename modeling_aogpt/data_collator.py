@@ -1,5 +1,4 @@
-# Copyright 2026 The AO-GPT package authors.
-# SPDX-License-Identifier: Apache-2.0
+# Copyright 2026 The AO-GPT package authors. SPDX-License-Identifier: Apache-2.0
 """Data collator for any-order training. It makes batches, and draws an order for each sample.
 
 The order of a sample depends on two seeds: the seed of the run and the seed of the sample. It does not depend on the

@@ -1,5 +1,4 @@
-# Copyright 2026 The AO-GPT package authors.
-# SPDX-License-Identifier: Apache-2.0
+# Copyright 2026 The AO-GPT package authors. SPDX-License-Identifier: Apache-2.0
 """Decoding state: the sequences of a generation, with the operations *query*, *commit*, *reorder* and *remask*.
 
 Sequences are stored by rank: rank k of a sequence is the k-th position in its order. A query runs the model to predict

@@ -1,5 +1,4 @@
-# Copyright 2026 The AO-GPT package authors.
-# SPDX-License-Identifier: Apache-2.0
+# Copyright 2026 The AO-GPT package authors. SPDX-License-Identifier: Apache-2.0
 """Helpers for devices and inference: copies that do not block, random numbers, cuDNN attention, and evaluation mode."""
 
 import functools

@@ -1,5 +1,4 @@
-# Copyright 2026 The AO-GPT package authors.
-# SPDX-License-Identifier: Apache-2.0
+# Copyright 2026 The AO-GPT package authors. SPDX-License-Identifier: Apache-2.0
 """Texts with gaps: encoding by a tokenizer, and infilling of gaps of unknown length.
 
 `infill` compares several lengths of a gap. For each length, it fills in the gap with likely tokens, and computes the

@@ -1,5 +1,4 @@
-# Copyright 2026 The AO-GPT package authors.
-# SPDX-License-Identifier: Apache-2.0
+# Copyright 2026 The AO-GPT package authors. SPDX-License-Identifier: Apache-2.0
 """Log-likelihoods of whole sequences, and of some tokens given others, computed by a decoder in any order.
 
 The ensemble over context orders (Eq. 4) is p_ens(x_i | context), the mean of p(x_i | permuted context) over M

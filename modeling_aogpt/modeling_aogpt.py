@@ -1,5 +1,4 @@
-# Copyright 2026 The AO-GPT package authors.
-# SPDX-License-Identifier: Apache-2.0
+# Copyright 2026 The AO-GPT package authors. SPDX-License-Identifier: Apache-2.0
 """AO-GPT: a decoder-only language model that predicts tokens in any order (arXiv 2506.19935).
 
 The input of the decoder is a batch of rows. A row consists of a token, its position, and the target position, which the

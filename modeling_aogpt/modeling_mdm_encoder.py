@@ -1,5 +1,4 @@
-# Copyright 2026 The AO-GPT package authors.
-# SPDX-License-Identifier: Apache-2.0
+# Copyright 2026 The AO-GPT package authors. SPDX-License-Identifier: Apache-2.0
 """Encoders with the layers of the decoder (masked diffusion models): RADD, SEDD, MDLM, and AO-GPT with full attention.
 
 Each row of an encoder contains the token, or the mask, at one position, and predicts this position. Every row attends

@@ -1,5 +1,4 @@
-# Copyright 2026 The AO-GPT package authors.
-# SPDX-License-Identifier: Apache-2.0
+# Copyright 2026 The AO-GPT package authors. SPDX-License-Identifier: Apache-2.0
 """Orders, and rows: the decoder's unit of input, and the attention masks between rows.
 
 An order is a permutation of the positions of a sequence. `orders[b, k]` is the position of sequence b that is predicted

@@ -1,5 +1,4 @@
-# Copyright 2026 The AO-GPT package authors.
-# SPDX-License-Identifier: Apache-2.0
+# Copyright 2026 The AO-GPT package authors. SPDX-License-Identifier: Apache-2.0
 """Sampling of tokens: logits processors and warpers of Transformers, followed by categorical draws.
 
 A draw is exact for the weights that it gets. Without warpers, these are a softmax in at least float32; otherwise, in

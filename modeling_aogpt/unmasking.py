@@ -1,5 +1,4 @@
-# Copyright 2026 The AO-GPT package authors.
-# SPDX-License-Identifier: Apache-2.0
+# Copyright 2026 The AO-GPT package authors. SPDX-License-Identifier: Apache-2.0
 """Unmasking: samplers that fill in positions, several per step or by speculative decoding.
 
 A schedule is a grid of diffusion times. In each step, the model predicts the tokens of some masked positions, the

@@ -1,5 +1,4 @@
-# Copyright 2026 The AO-GPT package authors.
-# SPDX-License-Identifier: Apache-2.0
+# Copyright 2026 The AO-GPT package authors. SPDX-License-Identifier: Apache-2.0
 """Throughput and latency of `aogpt serve`, and its answers while a fraction of the clients hang up.
 
     python -m tests.serving MODEL [--num_requests N] [--clients N ...] [--output_dir DIR]

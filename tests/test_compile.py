@@ -1,5 +1,4 @@
-# Copyright 2026 The AO-GPT package authors.
-# SPDX-License-Identifier: Apache-2.0
+# Copyright 2026 The AO-GPT package authors. SPDX-License-Identifier: Apache-2.0
 """The decoder after `model.model.compile()`: the same samples, and one graph per bucket of rows."""
 
 from collections.abc import Callable, Iterator

@@ -1,5 +1,4 @@
-# Copyright 2026 The AO-GPT package authors.
-# SPDX-License-Identifier: Apache-2.0
+# Copyright 2026 The AO-GPT package authors. SPDX-License-Identifier: Apache-2.0
 """The same results on a GPU as on the CPU. `test_accelerator.py` tests on the CPU what needs no real GPU."""
 
 import copy

@@ -1,5 +1,4 @@
-# Copyright 2026 The AO-GPT package authors.
-# SPDX-License-Identifier: Apache-2.0
+# Copyright 2026 The AO-GPT package authors. SPDX-License-Identifier: Apache-2.0
 """Recorded passes, with recordings that work without a GPU. `test_cuda.py` tests CUDA graphs."""
 
 import math

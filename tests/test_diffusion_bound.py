@@ -1,5 +1,4 @@
-# Copyright 2026 The AO-GPT package authors.
-# SPDX-License-Identifier: Apache-2.0
+# Copyright 2026 The AO-GPT package authors. SPDX-License-Identifier: Apache-2.0
 """The masked-diffusion bound (Eq. 1): it equals the any-order bound (Eq. 7), and its estimators are unbiased."""
 
 import itertools

@@ -1,5 +1,4 @@
-# Copyright 2026 The AO-GPT package authors.
-# SPDX-License-Identifier: Apache-2.0
+# Copyright 2026 The AO-GPT package authors. SPDX-License-Identifier: Apache-2.0
 """Ensembles over context orders (Eq. 4): their estimators, compared with the mean over all orders by enumeration."""
 
 import itertools

@@ -1,5 +1,4 @@
-# Copyright 2026 The AO-GPT package authors.
-# SPDX-License-Identifier: Apache-2.0
+# Copyright 2026 The AO-GPT package authors. SPDX-License-Identifier: Apache-2.0
 """Memory for large vocabularies and long sequences: no tensor holds all logits, or a value for each pair of tokens."""
 
 from collections.abc import Callable

@@ -1,5 +1,4 @@
-# Copyright 2026 The AO-GPT package authors.
-# SPDX-License-Identifier: Apache-2.0
+# Copyright 2026 The AO-GPT package authors. SPDX-License-Identifier: Apache-2.0
 import ast
 import importlib
 import itertools
@@ -235,5 +234,5 @@ def test_imports_between_folders_go_one_way() -> None:
 def test_every_code_file_has_a_licence_header() -> None:
     tracked = subprocess.run(["git", "ls-files", "*.py"], cwd=ROOT, capture_output=True, text=True, check=False).stdout
     paths = [ROOT / name for name in tracked.splitlines()] or sorted(PACKAGE.glob("*.py"))
-    header = "# Copyright 2026 The AO-GPT package authors.\n# SPDX-License-Identifier: Apache-2.0\n"
+    header = "# Copyright 2026 The AO-GPT package authors. SPDX-License-Identifier: Apache-2.0\n"
     assert [path for path in paths if path.is_file() and not path.read_text().startswith(header)] == []

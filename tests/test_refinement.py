@@ -1,5 +1,4 @@
-# Copyright 2026 The AO-GPT package authors.
-# SPDX-License-Identifier: Apache-2.0
+# Copyright 2026 The AO-GPT package authors. SPDX-License-Identifier: Apache-2.0
 """Block-Gibbs refinement: the distribution of samples, the cache after re-masking, and the positions to re-mask."""
 
 import pytest

@@ -1,5 +1,4 @@
-# Copyright 2026 The AO-GPT package authors.
-# SPDX-License-Identifier: Apache-2.0
+# Copyright 2026 The AO-GPT package authors. SPDX-License-Identifier: Apache-2.0
 """The server: formats of OpenAI and llama.cpp, batches, limits, errors, hang-ups, the key, and SIGTERM."""
 
 import json

@@ -1,5 +1,4 @@
-# Copyright 2026 The AO-GPT package authors.
-# SPDX-License-Identifier: Apache-2.0
+# Copyright 2026 The AO-GPT package authors. SPDX-License-Identifier: Apache-2.0
 """No result depends on `torch.set_default_device` or `torch.set_default_dtype`."""
 
 from collections.abc import Callable, Iterator

@@ -1,5 +1,4 @@
-# Copyright 2026 The AO-GPT package authors.
-# SPDX-License-Identifier: Apache-2.0
+# Copyright 2026 The AO-GPT package authors. SPDX-License-Identifier: Apache-2.0
 """`trajectory_log_probs`: log-probabilities of generated tokens in given orders and steps, with gradients."""
 
 import pytest

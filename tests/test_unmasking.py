@@ -1,5 +1,4 @@
-# Copyright 2026 The AO-GPT package authors.
-# SPDX-License-Identifier: Apache-2.0
+# Copyright 2026 The AO-GPT package authors. SPDX-License-Identifier: Apache-2.0
 """Schedules: grids of masked fractions, and the steps at which positions are unmasked."""
 
 import math

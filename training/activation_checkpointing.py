@@ -1,5 +1,4 @@
-# Copyright 2026 The AO-GPT package authors.
-# SPDX-License-Identifier: Apache-2.0
+# Copyright 2026 The AO-GPT package authors. SPDX-License-Identifier: Apache-2.0
 """Activation checkpointing. To save memory, some activations are not kept, but recomputed in the backward pass.
 
 `"selective"` keeps the input of each layer and the results of large matrix products and attention. It recomputes the

@@ -1,5 +1,4 @@
-# Copyright 2026 The AO-GPT package authors.
-# SPDX-License-Identifier: Apache-2.0
+# Copyright 2026 The AO-GPT package authors. SPDX-License-Identifier: Apache-2.0
 """Batches of a run. The content of a batch depends only on the step and the seed.
 
 A sample is a training sequence of a run. Step s trains on the samples s * batch_size ... (s + 1) * batch_size - 1. A

@@ -1,5 +1,4 @@
-# Copyright 2026 The AO-GPT package authors.
-# SPDX-License-Identifier: Apache-2.0
+# Copyright 2026 The AO-GPT package authors. SPDX-License-Identifier: Apache-2.0
 """Checkpoints of a run: the weights, their moving averages, AdamW's moments, all losses, and other data as JSON.
 
 A checkpoint is a safetensors file. If the weights are sharded (FSDP2), it is a folder of torch.distributed.checkpoint

@@ -1,5 +1,4 @@
-# Copyright 2026 The AO-GPT package authors.
-# SPDX-License-Identifier: Apache-2.0
+# Copyright 2026 The AO-GPT package authors. SPDX-License-Identifier: Apache-2.0
 """Data collators that draw orders, diffusion times and masked positions.
 
 Samples, the training sequences of a run, are numbered. All random numbers for a sample depend only on the seed and its

@@ -1,5 +1,4 @@
-# Copyright 2026 The AO-GPT package authors.
-# SPDX-License-Identifier: Apache-2.0
+# Copyright 2026 The AO-GPT package authors. SPDX-License-Identifier: Apache-2.0
 """Command that estimates the time, memory and disk space of a run, without a GPU and without the training data.
 
     python training/dry_run.py CONFIG.yaml [--key value ...] [--launch training/accelerate/ddp.yaml] [--gpu NAME]

@@ -1,5 +1,4 @@
-# Copyright 2026 The AO-GPT package authors.
-# SPDX-License-Identifier: Apache-2.0
+# Copyright 2026 The AO-GPT package authors. SPDX-License-Identifier: Apache-2.0
 """Command that makes a model folder from a checkpoint of a training run. The run may still be training.
 
     python training/export_checkpoint.py CHECKPOINT OUTPUT_DIR [--weights ema|live]

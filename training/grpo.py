@@ -1,5 +1,4 @@
-# Copyright 2026 The AO-GPT package authors.
-# SPDX-License-Identifier: Apache-2.0
+# Copyright 2026 The AO-GPT package authors. SPDX-License-Identifier: Apache-2.0
 """Command that trains a decoder with rewards, by GRPO (arXiv 2402.03300) with exact likelihoods in any order.
 
     accelerate launch training/grpo.py CONFIG.yaml [--key value ...]

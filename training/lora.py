@@ -1,5 +1,4 @@
-# Copyright 2026 The AO-GPT package authors.
-# SPDX-License-Identifier: Apache-2.0
+# Copyright 2026 The AO-GPT package authors. SPDX-License-Identifier: Apache-2.0
 """LoRA (arXiv 2106.09685) by PEFT: small trainable matrices beside the frozen projections of an initial model.
 
 PEFT adds the matrices to the modules of the model in place, so the class of the model and its methods stay the same.

@@ -1,5 +1,4 @@
-# Copyright 2026 The AO-GPT package authors.
-# SPDX-License-Identifier: Apache-2.0
+# Copyright 2026 The AO-GPT package authors. SPDX-License-Identifier: Apache-2.0
 """Training objectives: modules that contain a model and return the loss of a batch, in nats per token.
 
 Objectives have no randomness: orders, diffusion times and masked positions are part of the batch (see

@@ -1,5 +1,4 @@
-# Copyright 2026 The AO-GPT package authors.
-# SPDX-License-Identifier: Apache-2.0
+# Copyright 2026 The AO-GPT package authors. SPDX-License-Identifier: Apache-2.0
 """Command that trains an AO-GPT or an encoder-only masked diffusion model, from scratch or from another model.
 
     python training/pretrain.py training/configs/quickstart.yaml [--key value ...]

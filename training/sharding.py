@@ -1,5 +1,4 @@
-# Copyright 2026 The AO-GPT package authors.
-# SPDX-License-Identifier: Apache-2.0
+# Copyright 2026 The AO-GPT package authors. SPDX-License-Identifier: Apache-2.0
 """Functions for tensors that FSDP2 shards over processes. They also accept tensors that are not sharded."""
 
 from collections.abc import Iterator

@@ -1,5 +1,4 @@
-# Copyright 2026 The AO-GPT package authors.
-# SPDX-License-Identifier: Apache-2.0
+# Copyright 2026 The AO-GPT package authors. SPDX-License-Identifier: Apache-2.0
 """Training data that is read, tokenized and packed during training.
 
 Every epoch reads the files in a new random order. The documents of all files and epochs are joined and cut into

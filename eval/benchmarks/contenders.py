@@ -1,5 +1,4 @@
-# Copyright 2026 The AO-GPT package authors.
-# SPDX-License-Identifier: Apache-2.0
+# Copyright 2026 The AO-GPT package authors. SPDX-License-Identifier: Apache-2.0
 """Contenders: the samplers that `speed.py` times. Each is a model with a way to generate.
 
 To add a sampler, add its settings to `SAMPLERS`. To add an encoder, also add its configuration to `ENCODERS`.

@@ -1,5 +1,4 @@
-# Copyright 2026 The AO-GPT package authors.
-# SPDX-License-Identifier: Apache-2.0
+# Copyright 2026 The AO-GPT package authors. SPDX-License-Identifier: Apache-2.0
 """Five minutes on a GPU: kernels of a step of generation and of training, their times, and the tests that need a GPU.
 
     python eval/benchmarks/gpu_short.py [--deadline 270] [--output_dir runs/gpu/short]

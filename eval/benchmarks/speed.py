@@ -1,5 +1,4 @@
-# Copyright 2026 The AO-GPT package authors.
-# SPDX-License-Identifier: Apache-2.0
+# Copyright 2026 The AO-GPT package authors. SPDX-License-Identifier: Apache-2.0
 """Time of generation: the decoder, its ablations, encoders, causal language models, and your own sampler.
 
     python eval/benchmarks/speed.py [--steps 16 128 1024] [--batch_size 1 8 32] [--contenders decoder encoder ...]

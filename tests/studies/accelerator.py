@@ -1,5 +1,4 @@
-# Copyright 2026 The AO-GPT package authors.
-# SPDX-License-Identifier: Apache-2.0
+# Copyright 2026 The AO-GPT package authors. SPDX-License-Identifier: Apache-2.0
 """Computations of the studies on the simulated accelerator of `tests/accelerator.py`. They start and end on the CPU."""
 
 import json

@@ -1,5 +1,4 @@
-# Copyright 2026 The AO-GPT package authors.
-# SPDX-License-Identifier: Apache-2.0
+# Copyright 2026 The AO-GPT package authors. SPDX-License-Identifier: Apache-2.0
 from common.corpora import python_stdlib
 from common.data_arguments import DataArguments
 from common.splitting import is_held_out, sha256

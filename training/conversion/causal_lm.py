@@ -1,5 +1,4 @@
-# Copyright 2026 The AO-GPT package authors.
-# SPDX-License-Identifier: Apache-2.0
+# Copyright 2026 The AO-GPT package authors. SPDX-License-Identifier: Apache-2.0
 """Command that converts a causal language model into an any-order model with the same left-to-right predictions.
 
     python training/conversion/causal_lm.py SOURCE OUTPUT_DIR [--max_length N] [--target_injection KIND]

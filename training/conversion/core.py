@@ -1,5 +1,4 @@
-# Copyright 2026 The AO-GPT package authors.
-# SPDX-License-Identifier: Apache-2.0
+# Copyright 2026 The AO-GPT package authors. SPDX-License-Identifier: Apache-2.0
 """Functions that the converters of this folder share: settings, comparison of predictions, facts about the source.
 
 `modeling_aogpt/conversion.py` reads and checks tensors, also for the converter of released checkpoints.

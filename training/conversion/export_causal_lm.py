@@ -1,5 +1,4 @@
-# Copyright 2026 The AO-GPT package authors.
-# SPDX-License-Identifier: Apache-2.0
+# Copyright 2026 The AO-GPT package authors. SPDX-License-Identifier: Apache-2.0
 """Command that exports an any-order model as a causal language model of Transformers, such as a Llama.
 
     python training/conversion/export_causal_lm.py MODEL OUTPUT_DIR

@@ -1,5 +1,4 @@
-# Copyright 2026 The AO-GPT package authors.
-# SPDX-License-Identifier: Apache-2.0
+# Copyright 2026 The AO-GPT package authors. SPDX-License-Identifier: Apache-2.0
 """Command that converts a masked diffusion model with the layers of a Llama or Qwen into an encoder of this package.
 
     python training/conversion/masked_lm.py SOURCE OUTPUT_DIR [--max_length N]

@@ -1,5 +1,4 @@
-# Copyright 2026 The AO-GPT package authors.
-# SPDX-License-Identifier: Apache-2.0
+# Copyright 2026 The AO-GPT package authors. SPDX-License-Identifier: Apache-2.0
 """Dependence of predictions on the order of their context, in decoders and encoders (Findings 5 and 6).
 
     python eval/studies/context_orders/context_orders.py RUN [RUN ...] [--output_dir DIR]

@@ -1,5 +1,4 @@
-# Copyright 2026 The AO-GPT package authors.
-# SPDX-License-Identifier: Apache-2.0
+# Copyright 2026 The AO-GPT package authors. SPDX-License-Identifier: Apache-2.0
 """Path-star graphs: paths of equal length that have only their first node in common (arXiv 2403.06963).
 
 The text `cd ab ae ef bc fg/ad=abcd` contains the edges of a graph in random order, the first and the last node of one

@@ -1,5 +1,4 @@
-# Copyright 2026 The AO-GPT package authors.
-# SPDX-License-Identifier: Apache-2.0
+# Copyright 2026 The AO-GPT package authors. SPDX-License-Identifier: Apache-2.0
 """Countdown problems: make a number from three or four given numbers, each used once, with +, -, * and parentheses.
 
 A text is `[NUMBERS=TARGET:]EXPRESSION`, such as `[2 5 7=37:]5*7+2`, where the context is in brackets. Only texts of

@@ -1,5 +1,4 @@
-# Copyright 2026 The AO-GPT package authors.
-# SPDX-License-Identifier: Apache-2.0
+# Copyright 2026 The AO-GPT package authors. SPDX-License-Identifier: Apache-2.0
 """A twentieth of the training files of the corpus `python-stdlib`, with all of its held-out files."""
 
 from collections.abc import Iterator

@@ -1,5 +1,4 @@
-# Copyright 2026 The AO-GPT package authors.
-# SPDX-License-Identifier: Apache-2.0
+# Copyright 2026 The AO-GPT package authors. SPDX-License-Identifier: Apache-2.0
 """Command that cuts pairs for fine-tuning from the standard library of this Python.
 
     python eval/studies/docstrings/pairs.py

@@ -1,5 +1,4 @@
-# Copyright 2026 The AO-GPT package authors.
-# SPDX-License-Identifier: Apache-2.0
+# Copyright 2026 The AO-GPT package authors. SPDX-License-Identifier: Apache-2.0
 """Infilling of gaps of unknown length by the models of room.yaml.
 
     python eval/studies/infilling/compare.py RUNS_DIR --output_dir DIR

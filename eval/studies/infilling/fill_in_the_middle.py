@@ -1,5 +1,4 @@
-# Copyright 2026 The AO-GPT package authors.
-# SPDX-License-Identifier: Apache-2.0
+# Copyright 2026 The AO-GPT package authors. SPDX-License-Identifier: Apache-2.0
 """Training of a left-to-right model that fills in the middle (Bavarian et al., arXiv 2207.14255).
 
     python eval/studies/infilling/fill_in_the_middle.py CONFIG.yaml [--key value ...]

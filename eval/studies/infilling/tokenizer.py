@@ -1,5 +1,4 @@
-# Copyright 2026 The AO-GPT package authors.
-# SPDX-License-Identifier: Apache-2.0
+# Copyright 2026 The AO-GPT package authors. SPDX-License-Identifier: Apache-2.0
 """Tokenizer of all models of the study: byte-level BPE with the sentinels of fill-in-the-middle as added tokens.
 
 python eval/studies/infilling/tokenizer.py OUTPUT_DIR

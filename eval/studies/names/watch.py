@@ -1,5 +1,4 @@
-# Copyright 2026 The AO-GPT package authors.
-# SPDX-License-Identifier: Apache-2.0
+# Copyright 2026 The AO-GPT package authors. SPDX-License-Identifier: Apache-2.0
 """Command that generates text, prints it, and writes the steps to an animated GIF.
 
 python eval/studies/names/watch.py MODEL ["TEXT with <mask> tokens" ...] [--order ...] [--output_dir DIR]

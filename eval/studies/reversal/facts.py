@@ -1,5 +1,4 @@
-# Copyright 2026 The AO-GPT package authors.
-# SPDX-License-Identifier: Apache-2.0
+# Copyright 2026 The AO-GPT package authors. SPDX-License-Identifier: Apache-2.0
 """Facts about invented people, for the reversal curse (arXiv 2309.12288).
 
 A fact connects a name and a description. It is stated as `Ada Abel is the painter of Oslo.` (name first), as `The

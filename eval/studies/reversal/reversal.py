@@ -1,5 +1,4 @@
-# Copyright 2026 The AO-GPT package authors.
-# SPDX-License-Identifier: Apache-2.0
+# Copyright 2026 The AO-GPT package authors. SPDX-License-Identifier: Apache-2.0
 """Fraction of questions that models answer about facts they were trained on, also against the direction of the texts.
 
     python eval/studies/reversal/reversal.py RUN [RUN ...] [--output_dir DIR]

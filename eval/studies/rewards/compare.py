@@ -1,5 +1,4 @@
-# Copyright 2026 The AO-GPT package authors.
-# SPDX-License-Identifier: Apache-2.0
+# Copyright 2026 The AO-GPT package authors. SPDX-License-Identifier: Apache-2.0
 """Fraction of held-out puzzles that models solve before and after training with rewards, and the curves of training.
 
     python eval/studies/rewards/compare.py RUNS_DIR --output_dir DIR

@@ -1,5 +1,4 @@
-# Copyright 2026 The AO-GPT package authors.
-# SPDX-License-Identifier: Apache-2.0
+# Copyright 2026 The AO-GPT package authors. SPDX-License-Identifier: Apache-2.0
 """Training with rewards by exact likelihoods, or by the approximations that are used for encoders.
 
     python eval/studies/rewards/likelihoods.py CONFIG.yaml --likelihood exact|mean_field|coupled [--key value ...]

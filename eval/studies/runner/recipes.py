@@ -1,5 +1,4 @@
-# Copyright 2026 The AO-GPT package authors.
-# SPDX-License-Identifier: Apache-2.0
+# Copyright 2026 The AO-GPT package authors. SPDX-License-Identifier: Apache-2.0
 """Finished training runs on problems with missing text, grouped by recipe. Runs of a recipe differ only in the seed.
 
 A problem is a pair of strings: a text with `_` for each missing character, and the complete text.

@@ -1,5 +1,4 @@
-# Copyright 2026 The AO-GPT package authors.
-# SPDX-License-Identifier: Apache-2.0
+# Copyright 2026 The AO-GPT package authors. SPDX-License-Identifier: Apache-2.0
 """Tables and a figure of the results of a study.
 
     python eval/studies/runner/report.py RESULTS [RESULTS ...]

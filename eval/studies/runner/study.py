@@ -1,5 +1,4 @@
-# Copyright 2026 The AO-GPT package authors.
-# SPDX-License-Identifier: Apache-2.0
+# Copyright 2026 The AO-GPT package authors. SPDX-License-Identifier: Apache-2.0
 """Command that runs a study: it trains models with different settings and several seeds, and compares them.
 
     python eval/studies/runner/study.py STUDY.yaml [--jobs N] [--collect] [--runs_dir DIR] [--output_dir DIR]

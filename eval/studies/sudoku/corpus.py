@@ -1,5 +1,4 @@
-# Copyright 2026 The AO-GPT package authors.
-# SPDX-License-Identifier: Apache-2.0
+# Copyright 2026 The AO-GPT package authors. SPDX-License-Identifier: Apache-2.0
 """Sudoku of 4 x 4, 6 x 6 and 9 x 9 cells: an exact solver, grids, and puzzles with a unique solution.
 
 A grid is a list of the digits of all cells, line by line, where 0 stands for an empty cell. In text, an empty cell is a

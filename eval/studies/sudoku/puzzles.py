@@ -1,5 +1,4 @@
-# Copyright 2026 The AO-GPT package authors.
-# SPDX-License-Identifier: Apache-2.0
+# Copyright 2026 The AO-GPT package authors. SPDX-License-Identifier: Apache-2.0
 """Fraction of held-out puzzles that models solve, by the order in which they fill in the missing tokens.
 
     python eval/studies/sudoku/puzzles.py RUN [RUN ...] [--num_puzzles N] [--output_dir DIR]

@@ -85,6 +85,9 @@ class Recording:
 
     The arguments and the result have fixed memory addresses. A replay copies new arguments to these addresses, and
     overwrites the previous result. Recordings with the same memory `pool` share memory for intermediate results.
+
+    To make a recording, PyTorch waits for the GPU and empties its memory cache, because memory in the cache cannot
+    become part of the pool later. A generation makes few recordings, so this takes little of its time.
     """
 
     def __init__(

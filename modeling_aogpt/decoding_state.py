@@ -195,7 +195,10 @@ class DecodingState:
         return arranged
 
     def check_finite(self) -> None:
-        """Raise a `ValueError` if the log-probability of a token is not finite. The CPU waits for an accelerator."""
+        """Raise a `ValueError` if the log-probability of a token is not finite.
+
+        The CPU waits for an accelerator, so this check follows the last step instead of each step.
+        """
         if not torch.isfinite(self.token_logprobs).all():
             raise ValueError(
                 "The logits are not finite (NaN or infinity), so no token can be drawn. Check the weights and the "

@@ -337,7 +337,9 @@ def import_another_package(folder: Path) -> None:
 
 def change_code(folder: Path) -> None:
     code = folder / "modeling_aogpt.py"
-    code.write_text(code.read_text().replace("hidden_states + shift", "hidden_states - shift"))
+    before, line, after = code.read_text().partition("return add_product(normalized + shift")
+    assert line
+    code.write_text(f"{before}{line.replace('+', '-')}{after}")
 
 
 def change_the_mask(folder: Path) -> None:

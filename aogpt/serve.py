@@ -159,7 +159,7 @@ class Sample:
             self.text = text[: len(text) - max(unsafe)]
 
     def read(self, ids: list[int]) -> str:
-        """Return the text of ids after the prompt. A space before a gap may belong to the gap, but is in the prompt."""
+        """Return the text of the ids that follow the prompt, without a first space that the prompt already contains."""
         return decode_after(self.before, ids, self.tokenizer, self.has_space)
 
     def take_new(self) -> str:

@@ -78,7 +78,7 @@ class PairFiller:
     def fill(self, pair: Pair) -> list[int]:
         """Return the tokens filled in: first one place, then the other, or both by `infill`."""
         before, between, after = pair.parts
-        if self.filler.sentinels:  # the text after the second gap does not follow the text between the gaps
+        if self.filler.sentinels:  # while the first gap is filled in, the text after the second is not given
             first = self.filler.in_the_middle(Gap([*before, *between], len(before), 0))
             start = len(before) + len(first) + len(between)
             return first + self.filler.in_the_middle(Gap([*before, *first, *between, *after], start, 0))

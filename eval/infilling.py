@@ -161,7 +161,7 @@ def make_sentence_gaps(
 
 
 def find_sentences(ids: list[int], max_gap: int, tokenizer: PreTrainedTokenizerBase) -> list[tuple[int, int]]:
-    """Return (start, length) in tokens for each sentence of at most `max_gap` tokens but the first and the last one.
+    """Return (start, length), in tokens, of each sentence of at most `max_gap` tokens, without the first and the last.
 
     A token that is only partly in a sentence is not part of it. Sentences without whole tokens are left out.
     """

@@ -1,5 +1,5 @@
 # Copyright 2026 The AO-GPT package authors. SPDX-License-Identifier: Apache-2.0
-"""Orders, and rows: the decoder's unit of input, and the attention masks between rows.
+"""Orders of positions, rows (the decoder's units of input), and the attention masks between rows.
 
 An order is a permutation of the positions of a sequence. `orders[b, k]` is the position of sequence b that is predicted
 at rank k. Positions and ranks are counted from 0. Values of shape (batch, n) are indexed either by position, as in the

@@ -29,7 +29,7 @@ def add_lora(model: PreTrainedModel, training: TrainingArguments) -> PeftModel:
     targets = training.lora_targets or [name for name in TARGETS if name in names]
     if missing := sorted(set(targets) - names):
         raise ValueError(f"`lora_targets` must be modules of the model below its head, but not {', '.join(missing)}.")
-    for module in model.modules():  # bitsandbytes packs weights on a CPU in evaluations, and then ignores gradients
+    for module in model.modules():  # else, bitsandbytes loses gradients after an evaluation on a CPU
         if hasattr(module, "support_avx512bf16_for_cpu"):
             module.support_avx512bf16_for_cpu = False
     alpha = training.lora_alpha or 2 * training.lora_rank

@@ -7,8 +7,10 @@ records its forward passes, and a sampler its draws of tokens.
 """
 
 import functools
+import gc
 from collections import Counter
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
 from threading import Lock
 from typing import Any, TypeVar
 from weakref import WeakSet
@@ -80,6 +82,22 @@ def recording_stream(device: torch.device) -> torch.cuda.Stream:
     return torch.cuda.Stream(device)
 
 
+@contextmanager
+def pause_garbage_collection() -> Iterator[None]:
+    """Collect no garbage within a `with` statement.
+
+    If the collector frees another CUDA graph while one is recorded, for example that of an earlier exception's
+    traceback, the recording fails.
+    """
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
 class Recording:
     """CUDA graph of `function(*arguments)` on `device`.
 
@@ -99,7 +117,7 @@ class Recording:
         # In the mode thread_local, other threads may use the GPU while this thread records. If recording fails,
         # `torch.cuda.graph` does not restore the stream, but `torch.cuda.stream` does.
         options = {"pool": pool, "stream": stream, "capture_error_mode": "thread_local"}
-        with _LOCK, torch.cuda.stream(stream), torch.cuda.graph(self.graph, **options):
+        with _LOCK, pause_garbage_collection(), torch.cuda.stream(stream), torch.cuda.graph(self.graph, **options):
             self.result = function(*self.arguments)
 
     def replay(self, arguments: Arguments) -> Any:
@@ -136,7 +154,9 @@ class Recordings:
         A function must not wait for the GPU. It gets copies of its arguments on the GPU. Everything else that it reads
         or writes must stay at the same memory addresses.
         """
-        key = function, constant, *(None if values is None else values.shape for values in arguments)
+        # Bound methods would refer back to these recordings, so their memory would be freed late.
+        names = (getattr(part, "__func__", part) for part in (function, *constant))
+        key = *names, *(None if values is None else values.shape for values in arguments)
         if key not in self._recordings and not self.has_failed and self._num_calls[key] >= self._num_first_calls:
             self._record(key, functools.partial(function, *constant), arguments)
         if key in self._recordings:

@@ -321,14 +321,14 @@ class TargetModulation(nn.Module):
         """Return `num_vectors` tensors (batch, rows, hidden_size): the projected condition of each row.
 
         `targets` (batch, rows) are indices into `conditions` (n, target_embedding_size): embeddings of targets or noise
-        levels, after SiLU. `table` contains vectors of all targets (n, ...) or of all rows (batch, rows, ...), to avoid
-        computing them again. `ranks` (batch, rows) are the inverse permutations of `targets`, if these are
-        permutations.
+        levels, after SiLU. `table` contains vectors of all targets (vectors, n, hidden_size) or of all rows (vectors,
+        batch, rows, hidden_size), to avoid computing them again. `ranks` (batch, rows) are the inverse permutations of
+        `targets`, if these are permutations.
         """
-        if table is not None and table.dim() == 3:
-            return table.chunk(self.num_vectors, dim=-1)
+        if table is not None:
+            return tuple(table if table.dim() == 4 else look_up_vectors(table, targets))
         # While exporting, the choice must not depend on the size of the batch, which may be dynamic.
-        if table is None and (torch.compiler.is_exporting() or targets.numel() > conditions.shape[0]):
+        if torch.compiler.is_exporting() or targets.numel() > conditions.shape[0]:
             # The batch has more rows than there are targets, so project each target only once. For 256 sequences of 16
             # rows, forward and backward passes then take a sixth of the time.
             table = self.proj(conditions)
@@ -357,6 +357,16 @@ class _Gather(torch.autograd.Function):
         sequences = torch.arange(len(ranks), device=ranks.device)[:, None]
         sums = torch.cat([gradient[sequences, ranks].sum(dim=0) for gradient in gradients], dim=-1)
         return F.pad(sums, (0, 0, 0, ctx.num_unused)), None, None, None
+
+
+def look_up_vectors(table: torch.Tensor, targets: torch.LongTensor) -> torch.Tensor:
+    """Return the vectors (vectors, batch, rows, hidden_size) of `targets` in a table (vectors, n, hidden_size).
+
+    The values of each vector are contiguous, because operations with strided vectors take twice as long on a GPU.
+    """
+    num_vectors, num_targets = table.shape[:2]
+    first_rows = torch.arange(0, num_vectors * num_targets, num_targets, device=table.device)
+    return F.embedding(first_rows[:, None, None] + targets, table.flatten(0, 1))
 
 
 def make_target_embeddings(config: AOGPTConfig) -> nn.Embedding | None:
@@ -663,8 +673,8 @@ class Precomputed(NamedTuple):
 
     frequencies: Frequencies | None = None  # None without rotary positions
     conditions: torch.Tensor | None = None  # (n, target_embedding_size): inputs of `TargetModulation`, if it is used
-    # (n, all vectors): modulations of all targets for all layers and the final norm, with the weights of their norms;
-    # instead of `conditions`
+    # (vectors, n, hidden_size): modulations of all targets for all layers and the final norm, with the weights of their
+    # norms; instead of `conditions`
     table: torch.Tensor | None = None
     projections: tuple[JointProjection, ...] | None = None  # see `join_projections`
     rotation: JointRotation | None = None  # with `projections` and rotary positions
@@ -693,14 +703,12 @@ class AOGPTStack(AOGPTPreTrainedModel):
                 parts = vectors.chunk(module.num_vectors, dim=-1)
                 for index, norm in enumerate(norms):
                     fold_norm(norm, *parts[3 * index : 3 * index + 2])
-                table = vectors.new_empty(length, sum(self._widths())) if table is None else table
-                start, end = end, end + vectors.shape[1]
-                table[:, start:end] = vectors
+                if table is None:
+                    num_vectors = sum(module.num_vectors for module, *_ in modules)
+                    table = vectors.new_empty(num_vectors, length, self.config.hidden_size)
+                start, end = end, end + module.num_vectors
+                torch.stack(parts, out=table[start:end])
         return Precomputed(frequencies, None, table)
-
-    def _widths(self) -> list[int]:
-        """Return the number of columns of each layer and of the final norm in the table of [`Precomputed`]."""
-        return [6 * self.config.hidden_size] * len(self.layers) + [2 * self.config.hidden_size]
 
     @torch.no_grad()
     def join_projections(self, precomputed: Precomputed, num_positions: int) -> Precomputed:
@@ -751,7 +759,8 @@ class AOGPTStack(AOGPTPreTrainedModel):
         is_small = (table is not None or projections is not None) and targets.numel() <= most
         tables = [None] * (num_layers + 1)
         if table is not None:
-            tables = (F.embedding(targets, table) if is_small else table).split(self._widths(), dim=-1)
+            vectors = look_up_vectors(table, targets) if is_small else table
+            tables = vectors.split([layer.modulation.num_vectors for layer in self.layers] + [2])
         if projections is None or not is_small:
             projections = [None] * num_layers
             rotations = frequencies and tuple(compute_rotation(indices, *frequencies) for indices in rotary_indices)
@@ -779,7 +788,7 @@ class AOGPTStack(AOGPTPreTrainedModel):
             )
         if self.modulation is None:
             return self.norm(hidden_states).to(targets.device)
-        last_table = tables[-1][:, kept] if table is not None and is_small else tables[-1]
+        last_table = tables[-1][:, :, kept] if table is not None and is_small else tables[-1]
         vectors = self.modulation(targets[:, kept], conditions, last_table, ranks)
         vectors = (vector.to(hidden_states.device) for vector in vectors)
         return modulate(self.norm, hidden_states, *vectors, table is not None).to(targets.device)

@@ -1,7 +1,9 @@
 # Copyright 2026 The AO-GPT package authors. SPDX-License-Identifier: Apache-2.0
 """Recorded passes, with recordings that work without a GPU. `test_cuda.py` tests CUDA graphs."""
 
+import gc
 import math
+import weakref
 from collections import Counter
 from collections.abc import Callable
 from threading import Thread
@@ -132,6 +134,27 @@ def test_generations_with_many_passes_are_recorded(recordings: type[SimulatedRec
     output = model.generate(max_length=40, return_dict_in_generate=True)
     assert (output.num_forward_passes, output.num_rows) == (40, 40)
     assert recordings.replays == {"_fill_in_rows": 38}
+
+
+def test_recordings_are_freed_with_the_generation(
+    recordings: type[SimulatedRecording], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without waiting for the garbage collector, so that the memory of the cache is free for the next generation."""
+    made, make = [], Recordings.__init__
+
+    def note(self: Recordings, *arguments: Any) -> None:
+        make(self, *arguments)
+        made.append(weakref.ref(self))
+
+    monkeypatch.setattr(Recordings, "__init__", note)
+    gc.disable()
+    try:
+        for order in ("random", "confidence"):
+            random_model().generate(max_length=12, order=order)
+            assert recordings.replays
+            assert [reference() for reference in made] == [None] * len(made)
+    finally:
+        gc.enable()
 
 
 def test_long_generations_use_cudnn_attention(

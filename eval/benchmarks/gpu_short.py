@@ -17,6 +17,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from importlib.util import find_spec
 from itertools import pairwise, product
 from pathlib import Path
 from typing import Any, Literal
@@ -30,13 +31,13 @@ from common.commands import Options, Parser, command_line, one_line_errors, opti
 from common.files import make_folder, read_json, write_json, write_text
 from common.hardware import default_device, peak_flops, peak_memory, versions
 from eval.benchmarks.contenders import Contender, make_contenders, sample_any_order
-from eval.benchmarks.speed import SpeedArguments, describe_hardware, load_decoder, synchronize, time_generation
+from eval.benchmarks.speed import SIZES, SpeedArguments, describe_hardware, load_decoder, synchronize, time_generation
 from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM, modeling_aogpt
 from modeling_aogpt.cuda_graphs import Recording
 from training.tracking import flops_per_token
 
 DEVICE = default_device()
-BATCH_SIZES, STEPS, TRAINING_BATCH_SIZE = [32, 1], [1024, 16, 256, 64], 16
+BATCH_SIZES, STEPS, TRAINING_BATCH_SIZE = [32, 1], [1024, 16, 256, 64], 16  # compiled: only the first number of steps
 FEW, MANY = 16, 64  # numbers of steps of the encoder; its other times are extrapolated
 KINDS, UNMASKING = ("plain", "compiled"), ("fixed_count", "bernoulli")
 FIRST_STEP, LAST_STEP = 4, 40  # the CPU time is that of these steps, and the kernels are those of the last one
@@ -48,7 +49,7 @@ Plan = dict[str, Callable[[], float | str]]
 class ShortArguments(Options):
     """Options of eval/benchmarks/gpu_short.py."""
 
-    size: Literal["medium", "small", "tiny"] = option("medium", "Model size. tiny: for tests.")
+    size: Literal["small", "medium", "tiny"] = option("small", "Size of the models that generate. tiny: for tests.")
     deadline: int = option(270, "Seconds after which the command exits, whatever it is doing.", least=1)
     output_dir: Path = option(Path("runs/gpu/short"), "Folder for results.json and README.md.")
 
@@ -141,7 +142,7 @@ def measure_training(config: AOGPTConfig, num_warm_ups: int = 3, num_steps: int 
 
 def run_tests(end: float) -> str | None:
     """Run the tests that need a GPU, and return the last line of pytest. Return None if they do not end in time."""
-    command = [sys.executable, "-m", "pytest", "-q", *TESTS]
+    command = [sys.executable, "-m", "pytest", "-q", *TESTS, *(["-n", "6"] if find_spec("xdist") else [])]
     with suppress(subprocess.TimeoutExpired):
         process = subprocess.run(command, capture_output=True, text=True, timeout=end - time.monotonic())
         return (process.stdout or process.stderr).strip().splitlines()[-1]
@@ -155,29 +156,31 @@ def make_plan(size: str, end: float) -> Plan:
         model = load_decoder(SpeedArguments(size=size, dtype="bfloat16", compile=bool(is_compiled)), DEVICE)
         length = model.config.max_position_embeddings
         contenders = make_contenders(["encoder"], model, length, bool(is_compiled))
-        contenders |= {name: sample_any_order(model, name, unmasking=name) for name in UNMASKING}
+        names = UNMASKING[:1] if is_compiled else UNMASKING
+        contenders |= {name: sample_any_order(model, name, unmasking=name) for name in names}
         if not is_compiled:
             plan |= {
                 f"step, batch {batch_size}": partial(measure_step, model, batch_size) for batch_size in BATCH_SIZES
             }
         for batch_size, (name, contender) in product(BATCH_SIZES, contenders.items()):
-            for steps in (FEW, MANY) if name == "encoder" else STEPS:
+            for steps in (FEW, MANY) if name == "encoder" else STEPS[:1] if is_compiled else STEPS:
                 function = partial(measure_generation, contender, 1 + is_compiled, batch_size, length, steps)
                 plan[f"{kind} {name}, batch {batch_size}, {steps} steps"] = function
         if not is_compiled:
-            plan["training step"] = partial(measure_training, model.config)
-    return plan | {"tests": partial(run_tests, end)}
+            trained = AOGPTConfig(**SIZES["tiny" if size == "tiny" else "medium"])
+            plan |= {"tests": partial(run_tests, end), "training step": partial(measure_training, trained)}
+    return plan
 
 
 def compare(results: dict[str, Any], kind: str, batch_size: int, steps: int, name: str) -> str:
     """Return the time of the decoder and, in parentheses, that of the encoder relative to it."""
 
     def seconds(model: str, count: int) -> Any:
-        return results[f"{kind} {model}, batch {batch_size}, {count} steps"]
+        return results.get(f"{kind} {model}, batch {batch_size}, {count} steps")
 
     decoder, few, many = seconds(name, steps), seconds("encoder", FEW), seconds("encoder", MANY)
     if not isinstance(decoder, float):
-        return "missing"
+        return ""
     if not isinstance(few, float) or not isinstance(many, float):
         return f"{decoder:.3g}"
     encoder = few + (many - few) * (steps - FEW) / (MANY - FEW)

@@ -253,9 +253,9 @@ class AnyOrderLM(LM):
         queries, (with_greedy, *_) = zip(*items, strict=True)
         batch = [tensor.to(self.model.device) for tensor in _to_tensors(queries)]
         ids, is_token, is_target = batch
-        output = self.model.conditional_log_likelihood(
+        output = self.model.log_likelihood(
             ids,
-            is_target,
+            targets=is_target,
             orders=self.arguments.completion_order,
             num_orders=self.arguments.num_orders,
             context_orders=self.arguments.context_order,

@@ -316,7 +316,7 @@ class Filler:
         positions = torch.arange(len(ids), device=ids.device)[None]
         is_target = (positions >= start) & (positions < end)
         context = positions < start if after is None else (positions < start) | (positions >= after)
-        scores = self.model.conditional_log_likelihood(ids[None], is_target, context, orders="left_to_right")
+        scores = self.model.log_likelihood(ids[None], targets=is_target, context=context, orders="left_to_right")
         return -scores.log_likelihood.item()
 
 

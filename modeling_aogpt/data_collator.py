@@ -125,7 +125,7 @@ class OrderDistribution:
 
     @property
     def _order(self) -> Orders:
-        return Orders(self.orders, self.block_length, self.stride, names=TRAINING_ORDERS, types=())
+        return Orders(self.orders, self.block_length, self.stride, names=TRAINING_ORDERS, takes_tensor=False)
 
     def draw(
         self,

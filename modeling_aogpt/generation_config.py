@@ -251,9 +251,7 @@ class AnyOrderGenerationConfig(GenerationConfig):
     def orders(self) -> Orders:
         """Return the orders that `order`, `block_length` and `stride` describe. If `order` is None, they are random."""
         kind = "random" if self.order is None else self.order
-        return Orders(
-            kind, self.block_length, self.stride, "order", (*ORDER_NAMES, *CERTAINTY_MEASURES), (torch.Tensor,)
-        )
+        return Orders(kind, self.block_length, self.stride, "order", (*ORDER_NAMES, *CERTAINTY_MEASURES))
 
     @property
     def certainty(self) -> str | None:

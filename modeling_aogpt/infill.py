@@ -407,8 +407,8 @@ class AnyOrderInfillingMixin:
         is_filled = is_mask & (sequences != mask)
         parts = (part.to(output.sequences.device) for part in (is_filled, is_token.bool() & ~is_mask, is_token))
         targets, context, attention_mask = parts
-        scores = self.conditional_log_likelihood(
-            output.sequences, targets, context, "left_to_right", attention_mask=attention_mask
+        scores = self.log_likelihood(
+            output.sequences, targets=targets, context=context, orders="left_to_right", attention_mask=attention_mask
         ).log_likelihood.to(rows.device)
         # 3. Remove the ends of the gaps, and sort the samples of each text.
         is_filled &= sequences != end

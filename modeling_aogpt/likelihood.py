@@ -24,7 +24,6 @@ from .devices import check_generator, draw_uniform, inference_method, rows_per_h
 from .orders import (
     CONTEXT,
     PADDING,
-    OrderArgument,
     Orders,
     branch_mask,
     branch_rows,
@@ -44,6 +43,7 @@ from .validation import (
     check_finite,
     check_integer,
     check_integer_dtype,
+    check_needs_targets,
     check_orders,
     prepare_input_ids,
     prepare_targets,
@@ -104,25 +104,31 @@ class AnyOrderLikelihoodMixin:
     def log_likelihood(
         self,
         input_ids: torch.LongTensor,
-        orders: OrderArgument | None = None,
+        orders: torch.LongTensor | str | None = None,
         num_orders: int = 1,
         block_length: int | None = None,
         stride: int | None = None,
+        targets: torch.Tensor | None = None,
+        context: torch.Tensor | None = None,
+        context_orders: torch.LongTensor | str | None = None,
         ensemble_size: int = 1,
         num_ranks: int | None = None,
         attention_mask: torch.Tensor | None = None,
         generator: torch.Generator | None = None,
         rows_per_pass: int = ROWS_PER_PASS,
     ) -> LogLikelihoodOutput:
-        """Compute the log-likelihood of whole sequences: log p(x | order), or its mean over random orders.
+        """Compute log p(x | order) of whole sequences, or log p(x_A | x_B, order) of `targets` A given `context` B.
 
-        The negative of the mean over uniformly random orders is the any-order loss (Eq. 7), which equals the
-        masked-diffusion bound (Eq. 1) on -log p(x). Probabilities are normalized over the ids of text (ids below
-        `config.num_valid_tokens`), as in `generate`.
+        With random orders, the result is the mean over them. The negative of the mean over uniformly random orders of
+        whole sequences is the any-order loss (Eq. 7), which equals the masked-diffusion bound (Eq. 1) on -log p(x).
+        Probabilities are normalized over the ids of text (ids below `config.num_valid_tokens`), as in `generate`.
+
+        Tokens that are neither targets nor context are marginalized out: the model does not see them. A pass can score
+        several orders of the targets, for which the rows of the context are computed only once.
 
         With `ensemble_size` M above 1, every p(x_i | context) is the mean over M orders of its context: the given order
         and M - 1 random permutations of the context (Eq. 4). This takes about (M - 1) n^2 / 2 rows per sequence and
-        order.
+        order. With `targets`, only the tokens of `context` are permuted, and not earlier targets.
 
         `num_ranks` R reduces the number of rows for uniformly random orders. log p(x | order) without the ensemble is
         then computed exactly. Only the ensemble gain, that is, the log-likelihood with the ensemble minus that without
@@ -130,17 +136,23 @@ class AnyOrderLikelihoodMixin:
         takes n rows for each order, and R M n rows for the contexts, which serve all orders.
 
         Args:
-            input_ids (`torch.LongTensor` of shape `(batch, n)`): Whole sequences.
-            orders (`torch.LongTensor` of shape `(batch, n)`, `str` or `Callable`, *optional*): A tensor of orders,
-                `"left_to_right"`, `"random"`, or a function that is called as `orders(batch, n, generator=generator)`
-                and returns a tensor (batch, n). Defaults to `"left_to_right"`, or to `"random"` with `num_orders` above
-                1, `block_length` or `stride`.
+            input_ids (`torch.LongTensor` of shape `(batch, n)`): Whole sequences. With `targets`, values at positions
+                that are neither targets nor context are ignored.
+            orders (`torch.LongTensor` of shape `(batch, n)` or `str`, *optional*): A tensor of orders,
+                `"left_to_right"` or `"random"`. Defaults to `"left_to_right"`, or to `"random"` with `num_orders` above
+                1, `block_length` or `stride`. With `targets`, only their relative order matters.
             num_orders (`int`, defaults to 1): Number of random orders K to average over, drawn separately for each
                 sequence.
             block_length (`int`, *optional*): Predict contiguous blocks of this length one after another, from left to
                 right. `orders` applies within each block.
             stride (`int`, *optional*): Like `block_length`, but with strided blocks: first the positions 0, stride, 2
                 stride, ..., then 1, stride + 1, ...
+            targets (`torch.Tensor` of shape `(batch, n)`, *optional*): Nonzero or True at the positions of A. Sequences
+                may have different numbers of targets. Defaults to all tokens, without context.
+            context (`torch.Tensor` of shape `(batch, n)`, *optional*): Nonzero or True at the positions of B. Defaults
+                to all tokens that are not targets.
+            context_orders (as `orders`, defaults to `"left_to_right"`): Orders of all positions. They decide in which
+                order the model reads the context.
             ensemble_size (`int`, defaults to 1): Number of orders M of each context; 1 means no ensemble.
             num_ranks (`int`, *optional*): Even number R of random contexts from which the ensemble gain is estimated.
                 By default, the ensemble is computed at all ranks.
@@ -155,7 +167,8 @@ class AnyOrderLikelihoodMixin:
             show how log p varies between orders.
 
         Raises:
-            ValueError: If an argument is not allowed, or if a result is not finite.
+            ValueError: If an argument is not allowed, if `targets` and `context` overlap or do not fit `input_ids`, or
+                if a result is not finite.
 
         Examples:
             >>> from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM
@@ -166,21 +179,33 @@ class AnyOrderLikelihoodMixin:
             >>> any_order = model.log_likelihood(input_ids, num_orders=4)
             >>> any_order.token_log_likelihood.shape
             torch.Size([1, 3])
+            >>> infill = model.log_likelihood(input_ids, targets=torch.tensor([[0, 1, 0]]))
+            >>> infill.token_log_likelihood.ne(0).tolist()
+            [[False, True, False]]
         """
         check_integer("ensemble_size", ensemble_size)
-        resolved = resolve_orders(orders, num_orders, block_length, stride, allow_repeats=ensemble_size > 1)
+        check_needs_targets(targets, context=context, context_orders=context_orders)
+        of_context = Orders("left_to_right" if context_orders is None else context_orders, argument="context_orders")
+        is_context_random = of_context.is_random or ensemble_size > 1
+        of_targets = resolve_orders(orders, num_orders, block_length, stride, allow_repeats=is_context_random)
         if num_ranks is not None:
             check_even("num_ranks", num_ranks)
-            if ensemble_size == 1 or not resolved.is_uniform:
+            if ensemble_size == 1 or not of_targets.is_uniform or targets is not None:
                 raise ValueError(
-                    "`num_ranks` needs an ensemble over uniformly random orders. Set `ensemble_size` above 1 and "
-                    "`orders='random'`, without blocks, or remove `num_ranks`."
+                    "`num_ranks` needs an ensemble over uniformly random orders of whole sequences. Remove it, or set "
+                    "`ensemble_size` above 1 and `orders='random'`, without blocks and `targets`."
                 )
+        sets = None
+        if targets is not None:
+            is_target, is_context = sets = prepare_targets(self.config, input_ids, targets, context, attention_mask)
+            is_start = start_mask(self.config, input_ids, attention_mask)
+            unused_id = int(self.config.start_token_id == 0)  # not the start token
+            input_ids = input_ids.long().masked_fill(~(is_target | is_context | is_start), unused_id)
         input_ids = prepare_input_ids(self, input_ids, attention_mask)
         scorer = RowScorer(self, input_ids, attention_mask, rows_per_pass, generator)
         if num_ranks is None:
-            return score_orders(scorer, resolved, num_orders, ensemble_size)
-        single = score_orders(scorer, resolved, num_orders)
+            return score_orders(scorer, of_targets, of_context, num_orders, ensemble_size, sets)
+        single = score_orders(scorer, of_targets, of_context, num_orders)
         gain, draws = ensemble_gain_of_random_orders(scorer, ensemble_size, num_ranks)
         check_finite(gain.sum(dim=-1), self.dtype)
         return LogLikelihoodOutput(
@@ -189,103 +214,6 @@ class AnyOrderLikelihoodMixin:
             standard_error=torch.hypot(single.standard_error, standard_error_of_pairs(draws)),
             num_rows=scorer.num_rows,
         )
-
-    @suggest_arguments
-    @inference_method
-    def conditional_log_likelihood(
-        self,
-        input_ids: torch.LongTensor,
-        targets: torch.Tensor,
-        context: torch.Tensor | None = None,
-        orders: OrderArgument | None = None,
-        num_orders: int = 1,
-        block_length: int | None = None,
-        stride: int | None = None,
-        context_orders: OrderArgument = "left_to_right",
-        ensemble_size: int = 1,
-        attention_mask: torch.Tensor | None = None,
-        generator: torch.Generator | None = None,
-        rows_per_pass: int = ROWS_PER_PASS,
-    ) -> LogLikelihoodOutput:
-        """Compute log p(x_A | x_B), the log-likelihood of some tokens given others, for example of an infill.
-
-        Tokens that are neither targets (A) nor context (B) are marginalized out: the model does not see them. A pass
-        can score several orders of the targets, for which the rows of the context are computed only once.
-
-        With `ensemble_size` M above 1, the probability of each target is the mean over M orders of the context: the
-        order given by `context_orders` and M - 1 random permutations (Eq. 4). Only context is permuted, not targets.
-
-        Args:
-            input_ids (`torch.LongTensor` of shape `(batch, n)`): Tokens. Values at positions that are neither targets
-                nor context are ignored.
-            targets (`torch.Tensor` of shape `(batch, n)`): Nonzero or True at the positions of A. Sequences may have
-                different numbers of targets.
-            context (`torch.Tensor` of shape `(batch, n)`, *optional*): Nonzero or True at the positions of B. Defaults
-                to all tokens that are not targets.
-            orders (as in [`log_likelihood`], *optional*): Orders of all positions. Only the relative order of the
-                targets matters.
-            num_orders (`int`, defaults to 1): Number of random orders K (of the targets, of the context, or of both) to
-                average over.
-            block_length (`int`, *optional*): As in [`log_likelihood`].
-            stride (`int`, *optional*): As in [`log_likelihood`].
-            context_orders (as `orders`, defaults to `"left_to_right"`): Orders of all positions. They decide in which
-                order the model reads the context.
-            ensemble_size (`int`, defaults to 1): Number of orders M of the context.
-            attention_mask (`torch.Tensor` of shape `(batch, n)`, *optional*): 0 at padding. Padding may be anywhere.
-            generator (`torch.Generator`, *optional*): Source of randomness.
-            rows_per_pass (`int`): Largest number of rows in a forward pass. It limits the use of memory.
-
-        Returns:
-            [`LogLikelihoodOutput`], without gradients. The standard error is computed from the variation between the
-            `num_orders` orders. For a single order, it is NaN if the order of the targets or of the
-            context is random, and 0 otherwise.
-
-        Raises:
-            ValueError: If `targets` and `context` overlap or do not fit `input_ids`, if another argument is not
-                allowed, or if a result is not finite.
-
-        Examples:
-            >>> from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM
-
-            >>> config = AOGPTConfig(vocab_size=100, hidden_size=32, num_hidden_layers=2, num_attention_heads=2)
-            >>> model = AOGPTForAnyOrderLM(config)
-            >>> output = model.conditional_log_likelihood(torch.tensor([[5, 6, 7]]), targets=torch.tensor([[0, 1, 0]]))
-            >>> output.token_log_likelihood.ne(0).tolist()
-            [[False, True, False]]
-        """
-        check_integer("ensemble_size", ensemble_size)
-        of_context = Orders(context_orders, argument="context_orders")
-        is_context_random = of_context.is_random or ensemble_size > 1
-        of_targets = resolve_orders(orders, num_orders, block_length, stride, allow_repeats=is_context_random)
-        is_target, is_context = prepare_targets(self.config, input_ids, targets, context, attention_mask)
-        is_start = start_mask(self.config, input_ids, attention_mask)
-        unused_id = int(self.config.start_token_id == 0)  # not the start token
-        input_ids = input_ids.long().masked_fill(~(is_target | is_context | is_start), unused_id)
-        input_ids = prepare_input_ids(self, input_ids, attention_mask)
-        scorer = RowScorer(self, input_ids, attention_mask, rows_per_pass, generator)
-        num_targets, num_context = is_target.sum(dim=-1), is_context.sum(dim=-1)
-        max_targets, max_context = int(num_targets.max()), int(num_context.max())
-        # With more target rows than context rows, most attention scores would be wasted on pairs of different orders.
-        orders_per_pass = max(1, min(max_context, rows_per_pass - max_context) // max(1, max_targets))
-        if is_context_random:  # each order of the targets needs a new order of the context, to be independent
-            orders_per_pass = 1
-        totals, per_token = [], torch.zeros(input_ids.shape, dtype=torch.float64, device=input_ids.device)
-        for first in range(0, num_orders, orders_per_pass):
-            number = min(orders_per_pass, num_orders - first)
-            # 1. Draw an order of the context, and several orders of the targets. Each of them becomes a branch.
-            drawn = of_context.draw(scorer.is_token, generator)
-            parts = [group_orders(drawn, (~is_context).long())[:, :max_context]]
-            for _ in range(number):
-                drawn = of_targets.draw(scorer.is_token, generator)
-                parts.append(group_orders(drawn, (~is_target).long())[:, :max_targets])
-            columns, branches = join_branches(parts, num_context, num_targets)
-            # 2. Score the targets of every branch given the context.
-            scores = scorer.score(columns, branches)
-            scores = scorer.score_ensemble(scores, columns, num_context, branches, ensemble_size)
-            # 3. Sum the scores of each branch. Average the scores of each token.
-            totals += [scores.masked_fill(branches != branch, 0.0).sum(dim=-1) for branch in range(number)]
-            per_token.scatter_add_(1, columns, scores / num_orders)
-        return average_over_orders(scorer, per_token, totals, of_targets.is_random or is_context_random)
 
     @suggest_arguments
     def trajectory_log_probs(
@@ -352,7 +280,7 @@ class AnyOrderLikelihoodMixin:
 
 
 def resolve_orders(
-    orders: OrderArgument | None,
+    orders: torch.LongTensor | str | None,
     num_orders: int,
     block_length: int | None,
     stride: int | None,
@@ -374,17 +302,46 @@ def resolve_orders(
     return resolved
 
 
-def score_orders(scorer: "RowScorer", orders: Orders, num_orders: int, ensemble_size: int = 1) -> "LogLikelihoodOutput":
-    """Return the mean of log p(x | order) over orders, with the ensemble gain at all ranks of each order."""
-    no_context, totals, per_token = torch.zeros_like(scorer.num_tokens), [], 0.0
-    for _ in range(num_orders):
-        drawn = orders.draw(scorer.is_token, scorer.generator)
-        scores = scorer.score(drawn, chain(no_context, scorer.num_tokens, drawn.shape[1]))
-        if ensemble_size > 1:
-            scores = scores + ensemble_gain_along_orders(scorer, drawn, scores, ensemble_size)
-        totals.append(scores.sum(dim=-1))
-        per_token = per_token + index_by_position(scores, drawn) / num_orders
-    return average_over_orders(scorer, per_token, totals, orders.is_random or ensemble_size > 1)
+def score_orders(
+    scorer: "RowScorer",
+    of_targets: Orders,
+    of_context: Orders,
+    num_orders: int,
+    ensemble_size: int = 1,
+    sets: tuple[torch.BoolTensor, torch.BoolTensor] | None = None,
+) -> LogLikelihoodOutput:
+    """Return the mean over orders of log p of the targets given the context, the two `sets` of positions (batch, n).
+
+    Without `sets`, all tokens are targets, and an ensemble permutes all tokens before each of them.
+    """
+    is_target, is_context = (scorer.is_token, torch.zeros_like(scorer.is_token)) if sets is None else sets
+    num_targets, num_context = is_target.sum(dim=-1), is_context.sum(dim=-1)
+    max_targets, max_context = int(num_targets.max()), int(num_context.max())
+    # With more target rows than context rows, most attention scores would be wasted on pairs of different orders.
+    orders_per_pass = max(1, min(max_context, scorer.rows_per_pass - max_context) // max(1, max_targets))
+    is_context_random = of_context.is_random or ensemble_size > 1
+    if is_context_random:  # each order of the targets needs a new order of the context, to be independent
+        orders_per_pass = 1
+    totals, per_token = [], torch.zeros(is_target.shape, dtype=torch.float64, device=is_target.device)
+    for first in range(0, num_orders, orders_per_pass):
+        number = min(orders_per_pass, num_orders - first)
+        # 1. Draw an order of the context, and several orders of the targets. Each of them becomes a branch.
+        drawn = of_context.draw(scorer.is_token, scorer.generator)
+        parts = [group_orders(drawn, (~is_context).long())[:, :max_context]]
+        for _ in range(number):
+            drawn = of_targets.draw(scorer.is_token, scorer.generator)
+            parts.append(group_orders(drawn, (~is_target).long())[:, :max_targets])
+        columns, branches = join_branches(parts, num_context, num_targets)
+        # 2. Score the targets of every branch given the context.
+        scores = scorer.score(columns, branches)
+        if sets is not None:
+            scores = scorer.score_ensemble(scores, columns, num_context, branches, ensemble_size)
+        elif ensemble_size > 1:
+            scores = scores + ensemble_gain_along_orders(scorer, columns, scores, ensemble_size)
+        # 3. Sum the scores of each branch. Average the scores of each token.
+        totals += [scores.masked_fill(branches != branch, 0.0).sum(dim=-1) for branch in range(number)]
+        per_token.scatter_add_(1, columns, scores / num_orders)
+    return average_over_orders(scorer, per_token, totals, of_targets.is_random or is_context_random)
 
 
 def join_branches(

@@ -87,10 +87,7 @@ Loss = Literal["cross_entropy", "score_entropy"]
 
 # Methods of AOGPTForAnyOrderLM. If another decoder class lacks a method that the user calls, the error recommends
 # AOGPTForAnyOrderLM.
-ANY_ORDER_METHODS = (
-    *("generate", "encode_text", "infill"),
-    *("log_likelihood", "conditional_log_likelihood", "trajectory_log_probs"),
-)
+ANY_ORDER_METHODS = ("generate", "encode_text", "infill", "log_likelihood", "trajectory_log_probs")
 
 
 # ------------------------------------------------------------------------------------------------------------ layers

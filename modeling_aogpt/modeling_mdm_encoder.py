@@ -38,12 +38,13 @@ from .modeling_aogpt import (
     make_norm,
     make_target_embeddings,
 )
-from .orders import OrderArgument, Orders, group_orders, token_positions
+from .orders import Orders, group_orders, token_positions
 from .unmasking import log_linear_noise
 from .validation import (
     check_even,
     check_finite,
     check_forward_arguments,
+    check_needs_targets,
     check_tensor,
     prepare_input_ids,
     prepare_targets,
@@ -313,45 +314,56 @@ def mask_independently(
 
 
 class EncoderLikelihoodMixin:
-    """Mixin that gives encoders methods for lower bounds on log-likelihoods."""
+    """Mixin that gives encoders a method for lower bounds on log-likelihoods."""
 
     @suggest_arguments
     @inference_method
     def log_likelihood(
         self,
         input_ids: torch.LongTensor,
-        orders: OrderArgument | None = None,
+        orders: torch.LongTensor | str | None = None,
         num_orders: int = 1,
         block_length: int | None = None,
         stride: int | None = None,
+        targets: torch.Tensor | None = None,
+        context: torch.Tensor | None = None,
         num_times: int | None = None,
         attention_mask: torch.Tensor | None = None,
         generator: torch.Generator | None = None,
         rows_per_pass: int = ROWS_PER_PASS,
     ) -> LogLikelihoodOutput:
-        """Compute a lower bound on log p(x) of whole sequences.
+        """Compute a lower bound on log p(x) of whole sequences, or on log p(x_A | x_B) of `targets` given `context`.
 
         By default, this is the masked-diffusion bound (Eq. 1 of the paper). It takes n rows for each of `num_times`
         diffusion times. With `orders`, `block_length`, `stride` or `num_orders` above 1, it is the mean of
         log p(x | order) over orders (Eq. 7). This takes n rows for each of the n ranks of an order. Probabilities are
         normalized over the ids of text.
 
-        SEDD also uses a noise level. Without orders, the level at diffusion time t is -log(1 - (1 - eps) t), with
-        eps = 1e-3. If the reverse process starts with all tokens masked, the result is at least as tight as the bound
-        of SEDD's score-entropy loss. With orders, the level matches the fraction of masked tokens. The result is then
-        also a lower bound, but for another process. The mean of this bound is somewhat different.
+        With `targets`, only targets are masked at random. Context tokens are never masked. Tokens that are neither
+        targets nor context are always masked, and so marginalized out.
+
+        SEDD also uses a noise level. Without orders and targets, the level at diffusion time t is
+        -log(1 - (1 - eps) t), with eps = 1e-3. If the reverse process starts with all tokens masked, the result is at
+        least as tight as the bound of SEDD's score-entropy loss. With orders or targets, the level matches the fraction
+        of masked tokens. The result is then also a lower bound, but for another process. The mean of this bound is
+        somewhat different.
 
         Args:
-            input_ids (`torch.LongTensor` of shape `(batch, n)`): Whole sequences.
-            orders (`torch.LongTensor` of shape `(batch, n)`, `str` or `Callable`, *optional*): A tensor of orders,
-                `"left_to_right"`, `"random"`, or a function that is called as `orders(batch, n, generator=generator)`
-                and returns a tensor (batch, n).
+            input_ids (`torch.LongTensor` of shape `(batch, n)`): Whole sequences. With `targets`, values at positions
+                that are neither targets nor context are ignored.
+            orders (`torch.LongTensor` of shape `(batch, n)` or `str`, *optional*): A tensor of orders,
+                `"left_to_right"` or `"random"`. With `targets`, only their relative order matters.
             num_orders (`int`, defaults to 1): Number of random orders over which to average.
             block_length (`int`, *optional*): As in [`~AnyOrderLikelihoodMixin.log_likelihood`], like `stride`.
             stride (`int`, *optional*): As in [`~AnyOrderLikelihoodMixin.log_likelihood`].
+            targets (`torch.Tensor` of shape `(batch, n)`, *optional*): Nonzero or True at the positions of A. Defaults
+                to all tokens, without context.
+            context (`torch.Tensor` of shape `(batch, n)`, *optional*): Nonzero or True at the positions of B. Defaults
+                to all tokens that are not targets.
             num_times (`int`, *optional*): Number of random diffusion times t. It must be even, since two times are
-                drawn in each of `num_times` / 2 strata. Defaults to 32. For a model that uses a noise level, each token
-                is masked with probability t (Eq. 1). For other models, exactly ceil(t n) tokens are masked (Eq. 2).
+                drawn in each of `num_times` / 2 strata. Defaults to 32. For a whole sequence of a model that uses a
+                noise level, each token is masked with probability t (Eq. 1). Otherwise, exactly ceil(t n) of n targets
+                are masked (Eq. 2).
             attention_mask (`torch.Tensor` of shape `(batch, n)`, *optional*): 0 at padding. Padding may be anywhere.
             generator (`torch.Generator`, *optional*): Source of randomness.
             rows_per_pass (`int`): Largest number of rows in a forward pass. It limits the use of memory.
@@ -360,7 +372,8 @@ class EncoderLikelihoodMixin:
             [`LogLikelihoodOutput`], without gradients. `importance_weighted` is None unless orders are used.
 
         Raises:
-            ValueError: If an argument is not allowed, or if a result is not finite.
+            ValueError: If an argument is not allowed, if `targets` and `context` overlap or do not fit `input_ids`, or
+                if a result is not finite.
 
         Examples:
             >>> config = MDMEncoderConfig(vocab_size=101, hidden_size=32, num_hidden_layers=2, num_attention_heads=2)
@@ -369,84 +382,22 @@ class EncoderLikelihoodMixin:
             >>> left_to_right = model.log_likelihood(input_ids, orders="left_to_right")
             >>> bound.num_rows, left_to_right.num_rows
             (24, 9)
-        """
-        input_ids = prepare_input_ids(self, input_ids, attention_mask)
-        scorer = MaskedScorer(self, input_ids, attention_mask, rows_per_pass, generator)
-        uses_time = self.config.target_injection == "sigma"
-        return self._estimate(scorer, scorer.is_token, orders, num_orders, block_length, stride, num_times, uses_time)
-
-    @suggest_arguments
-    @inference_method
-    def conditional_log_likelihood(
-        self,
-        input_ids: torch.LongTensor,
-        targets: torch.Tensor,
-        context: torch.Tensor | None = None,
-        orders: OrderArgument | None = None,
-        num_orders: int = 1,
-        block_length: int | None = None,
-        stride: int | None = None,
-        num_times: int | None = None,
-        attention_mask: torch.Tensor | None = None,
-        generator: torch.Generator | None = None,
-        rows_per_pass: int = ROWS_PER_PASS,
-    ) -> LogLikelihoodOutput:
-        """Compute a lower bound on log p(x_A | x_B), the log-likelihood of targets A given context tokens B.
-
-        This works like [`log_likelihood`], but only targets are masked at random. Context tokens are never masked.
-        Tokens that are neither targets nor context are always masked, and so marginalized out. For a model that uses a
-        noise level, the level matches the fraction of masked tokens.
-
-        Args:
-            input_ids (`torch.LongTensor` of shape `(batch, n)`): Tokens. Values at positions that are neither targets
-                nor context are ignored.
-            targets (`torch.Tensor` of shape `(batch, n)`): Nonzero or True at the positions of A.
-            context (`torch.Tensor` of shape `(batch, n)`, *optional*): Nonzero or True at the positions of B. Defaults
-                to all tokens that are not targets.
-            orders (as in [`log_likelihood`], *optional*): Orders of all positions. Only the relative order of the
-                targets matters.
-            num_orders (`int`, defaults to 1): Number of random orders over which to average.
-            block_length (`int`, *optional*): As in [`log_likelihood`].
-            stride (`int`, *optional*): As in [`log_likelihood`].
-            num_times (`int`, *optional*): Number of random diffusion times, which must be even. Defaults to 32.
-            attention_mask (`torch.Tensor` of shape `(batch, n)`, *optional*): 0 at padding. Padding may be anywhere.
-            generator (`torch.Generator`, *optional*): Source of randomness.
-            rows_per_pass (`int`): Largest number of rows in a forward pass. It limits the use of memory.
-
-        Returns:
-            [`LogLikelihoodOutput`], without gradients. `importance_weighted` is None unless orders are used.
-
-        Raises:
-            ValueError: If `targets` and `context` overlap or do not fit `input_ids`, if another argument is not
-                allowed, or if a result is not finite.
-
-        Examples:
-            >>> config = MDMEncoderConfig(vocab_size=101, hidden_size=32, num_hidden_layers=2, num_attention_heads=2)
-            >>> model = MDMEncoderForMaskedLM(config)
-            >>> output = model.conditional_log_likelihood(torch.tensor([[5, 6, 7]]), targets=torch.tensor([[0, 1, 0]]))
-            >>> output.token_log_likelihood.ne(0).tolist()
+            >>> infill = model.log_likelihood(input_ids, targets=torch.tensor([[0, 1, 0]]))
+            >>> infill.token_log_likelihood.ne(0).tolist()
             [[False, True, False]]
         """
-        is_target, is_context = prepare_targets(self.config, input_ids, targets, context, attention_mask)
-        is_known = is_target | is_context
-        input_ids = prepare_input_ids(self, input_ids.masked_fill(~is_known, 0))
-        input_ids = input_ids.masked_fill(~is_known, self.config.mask_token_id)
+        check_needs_targets(targets, context=context)
+        if targets is None:
+            input_ids = prepare_input_ids(self, input_ids, attention_mask)
+        else:
+            is_target, is_context = prepare_targets(self.config, input_ids, targets, context, attention_mask)
+            is_hidden = ~(is_target | is_context)
+            input_ids = prepare_input_ids(self, input_ids.masked_fill(is_hidden, 0))
+            input_ids = input_ids.masked_fill(is_hidden, self.config.mask_token_id)
         scorer = MaskedScorer(self, input_ids, attention_mask, rows_per_pass, generator)
-        return self._estimate(scorer, is_target, orders, num_orders, block_length, stride, num_times)
-
-    def _estimate(
-        self,
-        scorer: MaskedScorer,
-        is_target: torch.BoolTensor,
-        orders: OrderArgument | None,
-        num_orders: int,
-        block_length: int | None,
-        stride: int | None,
-        num_times: int | None,
-        uses_time: bool = False,
-    ) -> LogLikelihoodOutput:
-        """Return the mean over orders if an argument about orders is given, or else the diffusion bound."""
+        is_target = scorer.is_token if targets is None else is_target
         if orders is None and num_orders == 1 and block_length is None and stride is None:
+            uses_time = targets is None and self.config.target_injection == "sigma"
             return scorer.bound(is_target, NUM_TIMES if num_times is None else num_times, uses_time)
         if num_times is not None:
             raise ValueError(

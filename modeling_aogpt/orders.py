@@ -20,7 +20,6 @@ value `CONTEXT`. All rows of a branch have the same value, an integer of at leas
 value `PADDING`.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -28,8 +27,6 @@ import torch
 from .devices import draw_uniform
 from .validation import check_choice, check_integer, check_orders
 
-# Type of the arguments `order` and `orders` (see `Orders`).
-OrderArgument = torch.LongTensor | str | Callable[..., torch.LongTensor]
 ORDER_NAMES = ("left_to_right", "random")
 
 # Values of `branches` at rows of the context, and at rows that are not used.
@@ -85,32 +82,31 @@ class Orders:
     """The orders that the arguments `orders` (or `order`), `block_length` and `stride` of a method describe.
 
     Args:
-        kind (`torch.LongTensor` of shape `(batch, n)`, `str` or `Callable`): A tensor of orders, a name, or a function
-            that is called as `kind(batch, n, generator=generator)` and returns a tensor (batch, n).
+        kind (`torch.LongTensor` of shape `(batch, n)` or `str`): A tensor of orders, or a name.
         block_length (`int`, *optional*): Only for a name: predict contiguous blocks of this length one after another,
             from left to right. The named order applies within each block.
         stride (`int`, *optional*): Like `block_length`, but with strided blocks: block i contains the positions i,
             i + stride, i + 2 stride, ...
         argument (`str`): Name of the argument that holds `kind`, for error messages.
         names (`tuple[str, ...]`): Names that the argument allows.
-        types (`tuple[type, ...]`): Other types that the argument allows.
+        takes_tensor (`bool`): Whether the argument can be a tensor.
 
     Raises:
         ValueError: If a value is not allowed, or if `block_length` or `stride` is combined with another one of them or
             with orders that are not named.
     """
 
-    kind: OrderArgument = "random"
+    kind: torch.LongTensor | str = "random"
     block_length: int | None = None
     stride: int | None = None
     argument: str = "orders"
     names: tuple[str, ...] = ORDER_NAMES
-    types: tuple[type, ...] = (torch.Tensor, Callable)
+    takes_tensor: bool = True
 
     def __post_init__(self) -> None:
-        is_given = isinstance(self.kind, self.types)
+        is_given = self.takes_tensor and isinstance(self.kind, torch.Tensor)
         if not is_given:
-            check_choice(self.argument, self.kind, self.names, "".join(f", a {item.__name__}" for item in self.types))
+            check_choice(self.argument, self.kind, self.names, ", a Tensor" * self.takes_tensor)
         for name, value in (("block_length", self.block_length), ("stride", self.stride)):
             if value is not None:
                 check_integer(name, value)
@@ -121,8 +117,8 @@ class Orders:
             )
         if is_given and self.has_blocks:
             raise ValueError(
-                f"`block_length` and `stride` cannot be combined with a tensor or function as `{self.argument}`. "
-                f"Remove them, or set `{self.argument}='random'`."
+                f"`block_length` and `stride` cannot be combined with a tensor as `{self.argument}`. Remove them, or "
+                f"set `{self.argument}='random'`."
             )
 
     @property
@@ -138,7 +134,7 @@ class Orders:
     @property
     def is_random(self) -> bool:
         """Return whether calls of [`draw`] may return different orders."""
-        return callable(self.kind) or self._is_named("random")
+        return self._is_named("random")
 
     @property
     def is_uniform(self) -> bool:
@@ -165,10 +161,8 @@ class Orders:
         elif isinstance(self.kind, str):
             orders = left_to_right_orders(batch_size, length, device=device)
         else:
-            is_function = not isinstance(self.kind, torch.Tensor)
-            orders = self.kind(batch_size, length, generator=generator) if is_function else self.kind
-            check_orders(self.argument, orders, batch_size, length)
-            orders = orders.to(device, torch.long)
+            check_orders(self.argument, self.kind, batch_size, length)
+            orders = self.kind.to(device, torch.long)
         return group_orders(orders, torch.where(is_token, self.blocks(token_positions(is_token)), length))
 
 

@@ -252,7 +252,7 @@ SCORE_ORDERS: dict[str, Callable[[Any, Callable], torch.Tensor]] = {
     "likelihood of orders": lambda model, put: model.log_likelihood(put(IDS), orders=put(ORDERS)).log_likelihood,
     "ensemble": lambda model, put: model.log_likelihood(put(IDS), ensemble_size=2, generator=seeded()).log_likelihood,
     "conditional": lambda model, put: (
-        model.conditional_log_likelihood(put(IDS), put(IDS % 2 == 0), generator=seeded()).log_likelihood
+        model.log_likelihood(put(IDS), targets=put(IDS % 2 == 0), generator=seeded()).log_likelihood
     ),
     "training": lambda model, put: gradient(model, put),
     "training step": lambda model, put: average_after_a_step(model, put),

@@ -55,8 +55,8 @@ def test_log_likelihood_is_the_chain_rule_of_the_targets_given_the_context(
     # Positions in neither set have no effect, not even if they hold the mask.
     known = mark(TARGETS) | mark(CONTEXTS)
     arguments = {"orders": orders, "context_orders": context_orders} if given else {}
-    output = model.conditional_log_likelihood(
-        ids.masked_fill(~known, model.config.mask_token_id), mark(TARGETS), mark(CONTEXTS), **arguments
+    output = model.log_likelihood(
+        ids.masked_fill(~known, model.config.mask_token_id), targets=mark(TARGETS), context=mark(CONTEXTS), **arguments
     )
     for b in range(3):
         targets, context = sorted_by(orders[b], TARGETS[b]), sorted_by(context_orders[b], CONTEXTS[b])
@@ -72,21 +72,23 @@ def test_log_likelihood_is_the_chain_rule_of_the_targets_given_the_context(
 def test_the_default_context_is_all_other_tokens(model: AOGPTForAnyOrderLM, ids: torch.LongTensor) -> None:
     mask = torch.ones_like(ids)
     mask[0, 2] = 0
-    output = model.conditional_log_likelihood(ids, mark(TARGETS), attention_mask=mask)
+    output = model.log_likelihood(ids, targets=mark(TARGETS), attention_mask=mask)
     context = mask.bool() & ~mark(TARGETS)
-    expected = model.conditional_log_likelihood(ids, mark(TARGETS), context, attention_mask=mask)
+    expected = model.log_likelihood(ids, targets=mark(TARGETS), context=context, attention_mask=mask)
     assert torch.equal(output.token_log_likelihood, expected.token_log_likelihood)
     # p(A | rest) = p(rest, A) / p(rest), in an order that begins with the rest.
     order = torch.tensor([[0, 2, 3, 1, 4, 5]])
     whole = model.log_likelihood(ids[:1], order).token_log_likelihood[0, [1, 4, 5]].sum()
-    without_padding = model.conditional_log_likelihood(ids[:1], mark(TARGETS)[:1])
+    without_padding = model.log_likelihood(ids[:1], targets=mark(TARGETS)[:1])
     torch.testing.assert_close(without_padding.log_likelihood[0], whole, rtol=0, atol=1e-12)
 
 
 def test_padding_is_not_counted_in_positions(model: AOGPTForAnyOrderLM) -> None:
-    plain = model.conditional_log_likelihood(torch.tensor([[3, 7, 5]]), torch.tensor([[0, 1, 0]]))
-    padded = model.conditional_log_likelihood(
-        torch.tensor([[0, 3, 7, 0, 5]]), torch.tensor([[0, 0, 1, 0, 0]]), attention_mask=torch.tensor([[0, 1, 1, 0, 1]])
+    plain = model.log_likelihood(torch.tensor([[3, 7, 5]]), targets=torch.tensor([[0, 1, 0]]))
+    padded = model.log_likelihood(
+        torch.tensor([[0, 3, 7, 0, 5]]),
+        targets=torch.tensor([[0, 0, 1, 0, 0]]),
+        attention_mask=torch.tensor([[0, 1, 1, 0, 1]]),
     )
     torch.testing.assert_close(padded.log_likelihood, plain.log_likelihood, rtol=0, atol=1e-12)
 
@@ -96,8 +98,8 @@ def test_probabilities_of_all_targets_of_text_sum_to_one(vocab_size: int) -> Non
     model = random_model(vocab_size=vocab_size, num_valid_tokens=3, max_position_embeddings=5)
     all_targets = torch.tensor([[a, 2, 1, b, 0] for a, b in itertools.product(range(3), repeat=2)])
     targets, context = torch.tensor([[1, 0, 0, 1, 0]]).expand(9, 5), torch.tensor([[0, 0, 1, 0, 1]]).expand(9, 5)
-    output = model.conditional_log_likelihood(
-        all_targets, targets, context, orders=torch.tensor([[3, 0, 1, 2, 4]]).expand(9, 5)
+    output = model.log_likelihood(
+        all_targets, targets=targets, context=context, orders=torch.tensor([[3, 0, 1, 2, 4]]).expand(9, 5)
     )
     assert output.log_likelihood.exp().sum().item() == pytest.approx(1, abs=1e-12)
 
@@ -110,10 +112,10 @@ def test_random_orders_share_the_rows_of_the_context(
     targets, context = ([4, 1], [3], [0, 2]), ([0, 2, 3, 5], [0, 2], [1])
     generator = torch.Generator().manual_seed(0)
     orders = [random_orders(3, N, generator) for _ in range(4)]
-    output = model.conditional_log_likelihood(
+    output = model.log_likelihood(
         ids,
-        mark(targets),
-        mark(context),
+        targets=mark(targets),
+        context=mark(context),
         num_orders=4,
         generator=generator.manual_seed(0),
         rows_per_pass=rows_per_pass,
@@ -139,10 +141,10 @@ def test_an_ensemble_averages_probabilities_over_orders_of_the_context(model: AO
     ids = torch.tensor([[3, 7, 5, 1, 2, 9]]).repeat(60, 1)
     targets, context = mark(([5],)).repeat(60, 1), mark(([0, 3],)).repeat(60, 1)
     given, other = (math.exp(chain_rule(model, ids[0], [5], order)[1]) for order in ([3, 0], [0, 3]))
-    output = model.conditional_log_likelihood(
+    output = model.log_likelihood(
         ids,
-        targets,
-        context,
+        targets=targets,
+        context=context,
         context_orders=torch.tensor([[3, 0, 1, 2, 4, 5]]).expand(60, N),
         ensemble_size=2,
         generator=torch.Generator().manual_seed(0),
@@ -156,8 +158,8 @@ def test_an_ensemble_averages_probabilities_over_orders_of_the_context(model: AO
 def test_an_ensemble_does_not_permute_targets(model: AOGPTForAnyOrderLM, ids: torch.LongTensor) -> None:
     """A context of one token has one order, so the ensemble changes nothing, even for a target after others."""
     targets, context = mark(([1, 2, 4],) * 3), mark(([3],) * 3)
-    one = model.conditional_log_likelihood(ids, targets, context)
-    many = model.conditional_log_likelihood(ids, targets, context, ensemble_size=5)
+    one = model.log_likelihood(ids, targets=targets, context=context)
+    many = model.log_likelihood(ids, targets=targets, context=context, ensemble_size=5)
     torch.testing.assert_close(many.token_log_likelihood, one.token_log_likelihood, rtol=0, atol=1e-12)
 
 
@@ -184,30 +186,29 @@ def test_arguments_that_are_not_allowed_are_errors(
     arguments: dict, message: str, model: AOGPTForAnyOrderLM, ids: torch.LongTensor
 ) -> None:
     with pytest.raises(ValueError, match=message):
-        model.conditional_log_likelihood(ids, **arguments)
+        model.log_likelihood(ids, **arguments)
 
 
 def test_arguments_that_are_not_tensors_are_errors(model: AOGPTForAnyOrderLM, ids: torch.LongTensor) -> None:
     targets = torch.zeros_like(ids).index_fill(1, torch.tensor([0]), 1)
     for arguments, name in (
-        ((ids.tolist(), targets), "input_ids"),
-        ((ids, targets.tolist()), "targets"),
-        ((ids, None), "targets"),
-        ((ids, targets, (1 - targets).tolist()), "context"),
+        ({"input_ids": ids.tolist(), "targets": targets}, "input_ids"),
+        ({"input_ids": ids, "targets": targets.tolist()}, "targets"),
+        ({"input_ids": ids, "targets": targets, "context": (1 - targets).tolist()}, "context"),
     ):
-        with pytest.raises(TypeError, match=rf"`{name}` must be a torch\.Tensor, but has type (list|NoneType)"):
-            model.conditional_log_likelihood(*arguments)
+        with pytest.raises(TypeError, match=rf"`{name}` must be a torch\.Tensor, but has type list"):
+            model.log_likelihood(**arguments)
 
 
 def test_masks_in_the_sets_are_errors(model: AOGPTForAnyOrderLM, ids: torch.LongTensor) -> None:
     with pytest.raises(ValueError, match=r"This id is the mask\. .* likelihoods need"):
-        model.conditional_log_likelihood(ids.index_fill(1, torch.tensor([0]), 11), mark(([1],) * 3))
+        model.log_likelihood(ids.index_fill(1, torch.tensor([0]), 11), targets=mark(([1],) * 3))
 
 
 @pytest.mark.parametrize("arguments", [{"context_orders": "random"}, {"ensemble_size": 2}])
 def test_a_single_draw_of_a_random_context_order_has_no_standard_error(arguments: dict) -> None:
     ids, targets = torch.arange(6)[None], torch.tensor([[0, 0, 0, 1, 1, 0]])
-    output = random_model().conditional_log_likelihood(ids, targets=targets, **arguments)
+    output = random_model().log_likelihood(ids, targets=targets, **arguments)
     assert output.standard_error.isnan().all()
 
 
@@ -215,8 +216,8 @@ def test_a_single_draw_of_a_random_context_order_has_no_standard_error(arguments
 def test_random_orders_of_the_context_can_be_averaged_for_a_given_order_of_the_targets(
     arguments: dict, model: AOGPTForAnyOrderLM, ids: torch.LongTensor
 ) -> None:
-    output = model.conditional_log_likelihood(
-        ids[:1], mark(([4],)), mark(([0, 2, 3],)), orders="left_to_right", num_orders=300, **arguments
+    output = model.log_likelihood(
+        ids[:1], targets=mark(([4],)), context=mark(([0, 2, 3],)), orders="left_to_right", num_orders=300, **arguments
     )
     probabilities = [
         conditional(model, tuple((i, int(ids[0, i])) for i in context), 4, N)[ids[0, 4]]
@@ -234,7 +235,7 @@ def test_the_standard_error_is_that_of_independent_draws() -> None:
     model = random_model()
     ids, targets = torch.arange(8)[None] % 11, torch.tensor([[0, 0, 0, 1, 0, 0, 0, 0]])
     outputs = [
-        model.conditional_log_likelihood(
+        model.log_likelihood(
             ids, targets=targets, context_orders="random", num_orders=6, generator=torch.Generator().manual_seed(seed)
         )
         for seed in range(60)

@@ -152,7 +152,7 @@ def test_a_dream_is_converted_with_its_tokenizer(dream: Path, tmp_path: Path) ->
     filled = model.generate(ids, do_sample=False, unmasking="fixed_count", num_steps=1)
     is_masked = ids == OLD_MASK
     assert torch.equal(filled[is_masked], network_output(model, ids)[..., :OLD_MASK].argmax(dim=-1)[is_masked])
-    scores = model.conditional_log_likelihood(filled, is_masked, num_times=2, generator=seeded())
+    scores = model.log_likelihood(filled, targets=is_masked, num_times=2, generator=seeded())
     assert scores.log_likelihood.isfinite().all()
 
 

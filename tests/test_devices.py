@@ -37,7 +37,7 @@ def score(model: PreTrainedModel) -> torch.Tensor:
 
 
 def score_targets(model: PreTrainedModel) -> torch.Tensor:
-    return model.conditional_log_likelihood(torch.zeros(1, 4, dtype=torch.long), torch.ones(1, 4)).log_likelihood
+    return model.log_likelihood(torch.zeros(1, 4, dtype=torch.long), targets=torch.ones(1, 4)).log_likelihood
 
 
 methods = pytest.mark.parametrize(

@@ -132,7 +132,7 @@ def test_a_score_network_gets_the_noise_level_of_the_time_or_of_the_fraction_of_
     assert (exact_of_time - exact_of_fraction).abs().mean() > 0.1
     output = model.log_likelihood(ids, num_times=32, generator=seeded())
     check_estimates(output.log_likelihood, repeat_for_batch(exact_of_time), output.standard_error)
-    output = model.conditional_log_likelihood(ids, torch.ones_like(ids), num_times=16, generator=seeded())
+    output = model.log_likelihood(ids, targets=torch.ones_like(ids), num_times=16, generator=seeded())
     check_estimates(output.log_likelihood, repeat_for_batch(exact_of_fraction), output.standard_error)
 
 
@@ -147,16 +147,17 @@ def test_random_orders_of_an_encoder_are_unbiased(ids: torch.LongTensor) -> None
 
 
 @pytest.mark.parametrize("injection", INJECTIONS)
-def test_conditional_log_likelihood_of_an_encoder_always_masks_tokens_in_neither_set(
+def test_an_encoder_always_masks_tokens_that_are_neither_targets_nor_context(
     injection: str, ids: torch.LongTensor
 ) -> None:
     """The targets are at positions 0 and 2, the context is at 3, and the token at 1 is in neither set."""
     model = encoder(injection)
-    sets = [torch.tensor([marks]).expand(BATCH, N) for marks in ([1, 0, 1, 0], [0, 0, 0, 1])]
+    marks = {"targets": [1, 0, 1, 0], "context": [0, 0, 0, 1]}
+    sets = {name: torch.tensor([selected]).expand(BATCH, N) for name, selected in marks.items()}
     given = ids.index_fill(1, torch.tensor([1]), MASK)
     both, first, second = (score_masked(model, ids[:20], positions) for positions in ((0, 1, 2), (0, 1), (1, 2)))
 
-    output = model.conditional_log_likelihood(given, *sets, orders=torch.tensor([[1, 2, 3, 0]]).expand(BATCH, N))
+    output = model.log_likelihood(given, **sets, orders=torch.tensor([[1, 2, 3, 0]]).expand(BATCH, N))
     zero = torch.zeros(20, dtype=torch.float64)
     expected = repeat_for_batch(torch.stack((first[:, 0], zero, both[:, 2], zero), dim=1))
     torch.testing.assert_close(output.token_log_likelihood, expected, rtol=0, atol=1e-12)
@@ -164,7 +165,7 @@ def test_conditional_log_likelihood_of_an_encoder_always_masks_tokens_in_neither
 
     exact = repeat_for_batch((both[:, 0] + both[:, 2] + first[:, 0] + second[:, 2]) / 2)
     outputs = [
-        model.conditional_log_likelihood(given, *sets, generator=seeded(), **arguments)
+        model.log_likelihood(given, **sets, generator=seeded(), **arguments)
         for arguments in ({"num_times": 16}, {"num_orders": 6})
     ]
     for output in outputs:
@@ -177,13 +178,13 @@ def test_the_default_context_of_an_encoder_is_all_other_tokens(ids: torch.LongTe
     targets, mask = torch.tensor([[1, 1, 0, 0], [0, 0, 0, 0], [0, 1, 0, 0]]), torch.ones_like(ids)
     mask[0, 3] = 0
     left_to_right = {"orders": "left_to_right", "attention_mask": mask}
-    output = model.conditional_log_likelihood(ids, targets, **left_to_right)
+    output = model.log_likelihood(ids, targets=targets, **left_to_right)
     last = model.log_likelihood(ids[:1], torch.tensor([[2, 0, 1, 3]]), attention_mask=mask[:1]).token_log_likelihood
     torch.testing.assert_close(output.token_log_likelihood[0, :2], last[0, :2], rtol=0, atol=1e-12)
     torch.testing.assert_close(output.log_likelihood[2], score_masked(model, ids[2:], (1,)).sum(), rtol=0, atol=1e-12)
     assert output.log_likelihood[1] == 0
     with pytest.raises(ValueError, match="Column 3 of sequence 0 is padding"):
-        model.conditional_log_likelihood(ids, torch.ones_like(ids), attention_mask=mask)
+        model.log_likelihood(ids, targets=torch.ones_like(ids), attention_mask=mask)
 
 
 def test_padding_does_not_affect_estimates(ids: torch.LongTensor) -> None:
@@ -297,7 +298,7 @@ def test_arguments_of_an_encoder_that_have_no_effect_are_errors(
     with pytest.raises(ValueError, match=message):
         model.log_likelihood(ids, **arguments)
     with pytest.raises(ValueError, match=message):
-        model.conditional_log_likelihood(ids, ids != 3, **arguments)
+        model.log_likelihood(ids, targets=ids != 3, **arguments)
 
 
 def test_masks_and_weights_that_are_not_finite_are_errors(ids: torch.LongTensor) -> None:

@@ -89,8 +89,8 @@ def test_log_probabilities_do_not_depend_on_erased_tokens(arguments: dict) -> No
     assert not is_generated.all()
     context = torch.zeros_like(is_generated)
     context[:, :2] = True
-    replayed = model.conditional_log_likelihood(
-        output.sequences, is_generated, context, orders=output.orders, context_orders=output.orders
+    replayed = model.log_likelihood(
+        output.sequences, targets=is_generated, context=context, orders=output.orders, context_orders=output.orders
     )
     torch.testing.assert_close(output.token_logprobs, replayed.token_log_likelihood, rtol=0, atol=1e-10)
     for step, sequences in enumerate(output.history):

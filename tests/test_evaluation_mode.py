@@ -23,8 +23,8 @@ def test_modes_are_restored_after_an_error() -> None:
     assert training_flags(model) == modes
 
 
-DECODER_METHODS = ("generate", "infill", "log_likelihood", "conditional_log_likelihood")
-ENCODER_METHODS = ("generate", "log_likelihood", "conditional_log_likelihood")
+DECODER_METHODS = ("generate", "infill", "log_likelihood")
+ENCODER_METHODS = ("generate", "log_likelihood")
 METHODS = [(random_model, name) for name in DECODER_METHODS] + [(random_encoder, name) for name in ENCODER_METHODS]
 
 
@@ -36,8 +36,7 @@ def test_inference_uses_evaluation_mode(make_model: Callable, method: str) -> No
     ids = torch.tensor([[3, 1, 4, 5]])
     if method in ("generate", "infill"):
         ids[0, 1] = model.config.mask_token_id
-    arguments = {"targets": ids == 4} if method == "conditional_log_likelihood" else {}
-    getattr(model, method)(ids, **arguments)
+    getattr(model, method)(ids)
     assert modes
     assert not any(modes)
     assert all(training_flags(model))

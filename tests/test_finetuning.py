@@ -360,7 +360,7 @@ def test_evaluation_scores_only_the_answers(model_folder: Path, tmp_path: Path, 
     nats = 0.0
     for ids, labels in zip(data.validation["input_ids"], data.validation["labels"], strict=True):
         is_answer = torch.tensor([labels]) != -100
-        nats -= float(model.conditional_log_likelihood(torch.tensor([ids]), is_answer).log_likelihood)
+        nats -= float(model.log_likelihood(torch.tensor([ids]), targets=is_answer).log_likelihood)
     bits = nats / sum(data.validation["num_bytes"]) / torch.log(torch.tensor(2.0)).item()
     assert results(tmp_path / "run")["evaluations"][-1]["left_to_right"] == pytest.approx(bits, rel=1e-5)
 

@@ -253,7 +253,7 @@ def test_likelihoods_equal_full_forward_passes_or_are_refused(chunk: int, model:
         if is_decoder:
             arguments["context_orders"] = orders
         try:
-            output = model.conditional_log_likelihood(ids, targets, context, **arguments)
+            output = model.log_likelihood(ids, targets=targets, context=context, **arguments)
         except ValueError as error:
             check_message(error)
             continue

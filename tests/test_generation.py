@@ -174,7 +174,7 @@ def test_ids_of_small_types_are_not_confused_with_the_mask() -> None:
     output = model.generate(prompt, max_new_tokens=2, return_dict_in_generate=True)
     assert output.orders.tolist() == [[0, 1, 2, 3, 4]]
     for dtype in (torch.uint8, torch.uint16):
-        scores = model.conditional_log_likelihood(prompt.to(dtype), targets=torch.tensor([[0, 0, 1]]))
+        scores = model.log_likelihood(prompt.to(dtype), targets=torch.tensor([[0, 0, 1]]))
         assert scores.token_log_likelihood[0, 2] < 0
 
 

@@ -42,7 +42,7 @@ def encode(text: str) -> torch.LongTensor:
 def reference(model: AOGPTForAnyOrderLM, text: str, start: int, stop: int, **options: Any) -> float:
     targets = torch.zeros(1, len(text), dtype=torch.bool)
     targets[0, start:stop] = True
-    return model.conditional_log_likelihood(encode(text), targets, **options).log_likelihood.item()
+    return model.log_likelihood(encode(text), targets=targets, **options).log_likelihood.item()
 
 
 def test_completions_after_and_inside_a_context(folder: str, tiny_model: AOGPTForAnyOrderLM) -> None:

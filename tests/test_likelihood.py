@@ -2,7 +2,6 @@
 import itertools
 import math
 import re
-from collections.abc import Callable
 from functools import partial
 from types import SimpleNamespace
 
@@ -10,7 +9,7 @@ import pytest
 import torch
 
 from modeling_aogpt import LogLikelihoodOutput, likelihood
-from modeling_aogpt.orders import left_to_right_orders, random_orders
+from modeling_aogpt.orders import random_orders
 from tests.references import block_orders, random_encoder, random_model
 
 
@@ -54,7 +53,7 @@ def test_log_likelihoods_with_a_padded_table_equal_the_token_logprobs_of_generat
     assert (expected[is_target] < 0).all()
 
     whole = model.log_likelihood(sequences, orders).token_log_likelihood
-    conditional = partial(model.conditional_log_likelihood, sequences, is_target, orders=orders)
+    conditional = partial(model.log_likelihood, sequences, targets=is_target, orders=orders)
     one = conditional(context_orders=orders).token_log_likelihood
     # The context of one token has a single order, so the ensemble is the mean of equal probabilities.
     ensemble = conditional(ensemble_size=3, generator=torch.Generator().manual_seed(1)).token_log_likelihood
@@ -157,21 +156,6 @@ def test_the_importance_weighted_bound_is_the_log_of_the_mean_probability(ids: t
     assert torch.equal(single.importance_weighted, single.log_likelihood)
 
 
-def mixed_orders(batch_size: int, length: int, generator: torch.Generator) -> torch.LongTensor:
-    """Return left-to-right orders for the first two sequences, and random ones for the others."""
-    return torch.cat((left_to_right_orders(2, length), random_orders(batch_size - 2, length, generator)))
-
-
-@pytest.mark.parametrize("function", [partial(block_orders, block_length=5), mixed_orders])
-def test_orders_may_come_from_a_function(function: Callable[..., torch.LongTensor], ids: torch.LongTensor) -> None:
-    model, generator = random_model(), torch.Generator().manual_seed(0)
-    expected = sum(model.log_likelihood(ids, function(3, 12, generator=generator)).log_likelihood for _ in range(2))
-    output = model.log_likelihood(ids, function, num_orders=2, generator=generator.manual_seed(0))
-    torch.testing.assert_close(output.log_likelihood, expected / 2)
-    assert output.standard_error[2] > 0
-    assert model.log_likelihood(ids, function).standard_error.isnan().all()
-
-
 def test_random_orders_may_be_block_by_block(ids: torch.LongTensor) -> None:
     """With blocks of one position, or a stride as long as the text, only the left-to-right order is left."""
     model = random_model()
@@ -200,7 +184,7 @@ def test_blocks_do_not_count_padding(blocks: dict) -> None:
         ids: torch.LongTensor, attention_mask: torch.Tensor | None = None, **arguments: object
     ) -> LogLikelihoodOutput:
         targets = torch.ones_like(ids) if attention_mask is None else attention_mask
-        return decoder.conditional_log_likelihood(ids, targets, attention_mask=attention_mask, **arguments)
+        return decoder.log_likelihood(ids, targets=targets, attention_mask=attention_mask, **arguments)
 
     for score in (decoder.log_likelihood, encoder.log_likelihood, score_all_as_targets):
         plain = score(ids.repeat(4, 1), orders=possible_orders).token_log_likelihood
@@ -244,7 +228,7 @@ def test_the_head_runs_on_few_rows_at_a_time_and_only_on_scored_ones(
     model.log_likelihood(ids)
     assert (sum(num_rows), max(num_rows)) == (3 * 12, 5)
     num_rows.clear()
-    model.conditional_log_likelihood(ids, torch.arange(12).expand(3, 12) >= 10, num_orders=2)
+    model.log_likelihood(ids, targets=torch.arange(12).expand(3, 12) >= 10, num_orders=2)
     assert (sum(num_rows), max(num_rows)) == (2 * 3 * 2, 5)
 
 
@@ -290,16 +274,16 @@ def test_padding_anywhere_changes_no_scores() -> None:
         ({"orders": "left_to_right", "num_orders": 2}, r"`num_orders` \(2\) averages over random"),
         ({"orders": torch.arange(12).expand(3, 12), "num_orders": 2}, r"`num_orders` \(2\) averages over random"),
         ({"orders": torch.zeros(3, 12, dtype=torch.long)}, r"`orders\[0\]` must contain each position from"),
-        (
-            {"orders": lambda batch, length, generator: torch.zeros(batch, 3)},
-            r"shape \(3, 12\), but has shape \(3, 3\)",
-        ),
+        ({"orders": torch.arange(3).expand(3, 3)}, r"shape \(3, 12\), but has shape \(3, 3\)"),
         ({"orders": torch.arange(12).expand(3, 12), "stride": 2}, "cannot be combined"),
         ({"rows_per_pass": 0}, "`rows_per_pass` must be an integer of at"),
         ({"ensemble_size": 0}, "`ensemble_size` must be an integer of at"),
         ({"num_ranks": 2, "orders": "random"}, "`num_ranks` needs an ensemble"),
         ({"num_ranks": 2, "ensemble_size": 2}, "`num_ranks` needs .* random orders"),
         ({"num_ranks": 2, "ensemble_size": 2, "block_length": 2}, "`num_ranks` needs .* random orders"),
+        ({"num_ranks": 2, "ensemble_size": 2, "orders": "random", "targets": torch.ones(3, 12)}, "`num_ranks` needs"),
+        ({"context": torch.ones(3, 12)}, "`context` has no effect"),
+        ({"context_orders": "random"}, "`context_orders` has no effect"),
         ({"num_ranks": 3, "ensemble_size": 2}, "`num_ranks` must be even, but is 3"),
         ({"num_ranks": 2.0, "ensemble_size": 2}, "`num_ranks` must be an integer of at least 2"),
         ({"num_orders": 2.0}, "`num_orders` must be an integer of at least"),
@@ -322,7 +306,7 @@ def test_log_likelihoods_that_are_not_finite_are_errors(ids: torch.LongTensor) -
     with torch.no_grad():
         model.lm_head.bias[0] = float("nan")
     targets = torch.zeros_like(ids).index_fill(1, torch.tensor([2]), 1)
-    for score in (model.log_likelihood, partial(model.conditional_log_likelihood, targets=targets)):
+    for score in (model.log_likelihood, partial(model.log_likelihood, targets=targets)):
         with pytest.raises(ValueError, match="The log-likelihood of sequence 0 is not"):
             score(ids)
 
@@ -333,6 +317,6 @@ def test_log_likelihoods_that_are_not_finite_are_errors(ids: torch.LongTensor) -
 )
 def test_unknown_arguments_name_the_known_one(argument: str, hint: str, ids: torch.LongTensor) -> None:
     for model in (random_model(), random_encoder()):
-        for method in (model.log_likelihood, partial(model.conditional_log_likelihood, targets=torch.ones_like(ids))):
+        for method in (model.log_likelihood, partial(model.log_likelihood, targets=torch.ones_like(ids))):
             with pytest.raises(TypeError, match=re.escape(f"got the unknown argument `{argument}`. {hint}")):
                 method(ids, **{argument: 1})

@@ -88,7 +88,7 @@ def score(model: AOGPTForAnyOrderLM, ids: torch.LongTensor, orders: torch.LongTe
 def score_an_infill(model: AOGPTForAnyOrderLM, ids: torch.LongTensor, orders: torch.LongTensor) -> None:
     for num_targets in (LENGTH // 2, 8):
         targets, arguments = orders < num_targets, {"orders": "random", "generator": seeded()}
-        model.conditional_log_likelihood(ids, targets, num_orders=2, rows_per_pass=LENGTH, **arguments)
+        model.log_likelihood(ids, targets=targets, num_orders=2, rows_per_pass=LENGTH, **arguments)
 
 
 def generate(model: AOGPTForAnyOrderLM, ids: torch.LongTensor, orders: torch.LongTensor) -> None:

@@ -176,7 +176,7 @@ def test_the_client_of_lm_eval_reads_log_likelihoods(call: Callable, model: AOGP
     scores = client.parse_logprobs(call("/v1/completions", body), ctxlens=lengths)
     for row, length, (score, is_greedy) in zip(ids, lengths, scores, strict=True):
         ids, is_target = torch.tensor([row]), torch.arange(len(row))[None] >= length
-        assert score == pytest.approx(model.conditional_log_likelihood(ids, is_target).log_likelihood.item())
+        assert score == pytest.approx(model.log_likelihood(ids, targets=is_target).log_likelihood.item())
         logits = model(ids).logits[0, length:, : model.config.num_valid_tokens]
         assert is_greedy == (logits.argmax(dim=-1).tolist() == row[length:])
     greedy = model.generate(torch.tensor([[5]]), max_new_tokens=4, do_sample=False).tolist()
@@ -279,7 +279,7 @@ def test_both_endpoints_fill_in_gaps_as_infill(
     start = model.encode_text(prefix, tokenizer).shape[1]
     is_target = torch.zeros_like(output.sequences)
     is_target[0, start : start + output.lengths] = 1
-    scores = model.conditional_log_likelihood(output.sequences, is_target)
+    scores = model.log_likelihood(output.sequences, targets=is_target)
     assert sum(choice["logprobs"]["token_logprobs"]) == pytest.approx(scores.log_likelihood.item())
     body = {"input_prefix": prefix[:2], "prompt": prefix[2:], "input_suffix": suffix, "n_predict": 4, "top_k": 0}
     filled = call("/infill", body | settings | {"samplers": ["top_k"], "cache_prompt": True})
@@ -307,7 +307,7 @@ def test_each_sample_has_the_length_that_the_model_predicts(
         ids = torch.cat((before, slots, after))[None]
         positions = torch.arange(ids.shape[1])[None]
         is_target, is_slot = positions - start < length, (positions >= start) & (positions < start + 4)
-        scores = model.conditional_log_likelihood(ids, is_target & is_slot, ~is_slot, "left_to_right")
+        scores = model.log_likelihood(ids, targets=is_target & is_slot, context=~is_slot, orders="left_to_right")
         expected = scores.token_log_likelihood[0, start : start + length].tolist()
         assert choice["logprobs"]["token_logprobs"] == pytest.approx(expected, abs=1e-4)
     # The longest filling must fit, or `infill` would refuse the whole batch.

@@ -86,18 +86,15 @@ def test_other_likelihoods_do_not_count_the_start_token(any_order: AOGPTForAnyOr
     targets = torch.tensor([[0, 1, 0, 0, 1, 0]]).expand(3, 6)
     context = torch.tensor([[1, 0, 0, 1, 0, 1]]).expand(3, 6)
     for given in (None, context):
-        expected = any_order.conditional_log_likelihood(text, targets, given)
+        expected = any_order.log_likelihood(text, targets=targets, context=given)
         for start in (0, 1):  # the start token may be selected, but is not scored
-            arguments = (
-                torch.nn.functional.pad(values, (1, 0), value=value)
-                for values, value in ((targets, start), (context, 1 - start))
-            )
-            output = any_order.conditional_log_likelihood(
-                whole, *(arguments if given is not None else [*arguments][:1])
-            )
+            sets = {"targets": torch.nn.functional.pad(targets, (1, 0), value=start)}
+            if given is not None:
+                sets["context"] = torch.nn.functional.pad(context, (1, 0), value=1 - start)
+            output = any_order.log_likelihood(whole, **sets)
             assert_close(output.token_log_likelihood[:, 1:], expected.token_log_likelihood)
             assert_close(output.log_likelihood, expected.log_likelihood)
-    only_start = any_order.conditional_log_likelihood(whole, torch.tensor([[1, *[0] * 6]]).expand(3, 7))
+    only_start = any_order.log_likelihood(whole, targets=torch.tensor([[1, *[0] * 6]]).expand(3, 7))
     assert only_start.log_likelihood.tolist() == [0.0] * 3
     orders = any_order.log_likelihood(text, orders=torch.tensor([[5, 1, 0, 3, 4, 2]]).expand(3, 6)).log_likelihood
     shifted = torch.tensor([[6, 0, 2, 1, 4, 5, 3]]).expand(3, 7)

@@ -99,7 +99,7 @@ def test_other_log_likelihoods_do_not_depend_on_defaults(check: Callable) -> Non
     def compute() -> torch.Tensor:
         given = {"attention_mask": TOKENS, "generator": seeded()}
         outputs = (
-            model.conditional_log_likelihood(TEXT, targets, num_orders=2, ensemble_size=2, **given),
+            model.log_likelihood(TEXT, targets=targets, num_orders=2, ensemble_size=2, **given),
             encoder.log_likelihood(TEXT, **given),
             encoder.log_likelihood(TEXT, num_orders=2, **given),
         )

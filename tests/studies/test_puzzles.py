@@ -156,7 +156,7 @@ def test_the_likeliest_of_several_solutions_counts(order: str) -> None:
         used.append(orders)
         return SimpleNamespace(log_likelihood=-(sequences != solutions).sum(dim=1).double())
 
-    model = SimpleNamespace(generate=generate, conditional_log_likelihood=score)
+    model = SimpleNamespace(generate=generate, log_likelihood=score)
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(DECODINGS, "best of 3", {"order": order, "do_sample": True, "best_of": 3})
         results, is_solved, _ = decode(model, ids, solutions, "best of 3", 0)

@@ -505,9 +505,9 @@ def test_scores_are_measured_again_after_a_new_run(tmp_path: Path, monkeypatch: 
 
 def test_infilling_predicts_each_half_given_the_other_half() -> None:
     model, ids = random_model(), torch.randint(11, (3, 12), generator=torch.Generator().manual_seed(0))
-    calls, score = [], model.conditional_log_likelihood
-    model.conditional_log_likelihood = lambda ids, targets, **options: (
-        calls.append(targets) or score(ids, targets, **options)
+    calls, score = [], model.log_likelihood
+    model.log_likelihood = lambda ids, targets, **options: (
+        calls.append(targets) or score(ids, targets=targets, **options)
     )
     nats = study_scores.infilling_nats(model, ids)
     assert torch.equal(calls[0], ~calls[1])

@@ -102,11 +102,14 @@ def score_context_orders(
     """
     input_ids, targets, context = (tensor.to(model.device) for tensor in (input_ids, targets, context))
     if not isinstance(model, AOGPTForAnyOrderLM):
-        output = model.conditional_log_likelihood(input_ids, targets, context, orders="left_to_right")
+        output = model.log_likelihood(input_ids, targets=targets, context=context, orders="left_to_right")
         return output.log_likelihood.cpu().double()[:, None].expand(-1, num_orders)
     scores = [
-        model.conditional_log_likelihood(
-            input_ids, targets, context, context_orders=random_orders(*input_ids.shape, generator=generator)
+        model.log_likelihood(
+            input_ids,
+            targets=targets,
+            context=context,
+            context_orders=random_orders(*input_ids.shape, generator=generator),
         ).log_likelihood.cpu()
         for _ in progress_bar(range(num_orders), leave=False)
     ]

@@ -114,7 +114,9 @@ class PairFiller:
             for start, length in pair.gaps:
                 roles[start : start + length] = [1] * length
         role = torch.tensor(roles)[None]
-        score = self.model.conditional_log_likelihood(torch.tensor([ids]), role == 1, role == 0, "left_to_right")
+        score = self.model.log_likelihood(
+            torch.tensor([ids]), targets=role == 1, context=role == 0, orders="left_to_right"
+        )
         return -score.log_likelihood.item()
 
 

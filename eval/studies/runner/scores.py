@@ -23,7 +23,7 @@ from training.arguments import TrainingArguments, order_settings
 # Kinds of bits per byte: key in the JSON files, and name in reports.
 MEASURES = {**ORDER_KINDS, "infilling": "a random half, given the other", "own_orders": "training orders"}
 # Number of sequences per call of `infilling_nats`, which draws the halves. It is the same for all arms, so that they
-# predict the same tokens. (`conditional_log_likelihood` limits the rows of a forward pass.)
+# predict the same tokens. (`log_likelihood` limits the rows of a forward pass.)
 INFILLING_SEQUENCES = 256
 
 
@@ -136,6 +136,6 @@ def infilling_nats(model: Model, input_ids: torch.LongTensor, left_to_right: boo
     is_first_half = random_orders(*shape, generator=generator) < shape[1] // 2
     orders = "left_to_right" if left_to_right else random_orders(*shape, generator=generator)
     return -sum(
-        model.conditional_log_likelihood(input_ids, targets.to(model.device), orders=orders).log_likelihood.sum().item()
+        model.log_likelihood(input_ids, targets=targets.to(model.device), orders=orders).log_likelihood.sum().item()
         for targets in (is_first_half, ~is_first_half)
     )

@@ -212,7 +212,7 @@ def likeliest(
     candidates = torch.stack([output.sequences for output in outputs])
     orders = "left_to_right" if order == "left_to_right" else random_orders(*is_masked.shape, generator=generator)
     scores = [
-        model.conditional_log_likelihood(sequences, is_masked, orders=orders, generator=generator).log_likelihood
+        model.log_likelihood(sequences, targets=is_masked, orders=orders, generator=generator).log_likelihood
         for sequences in candidates
     ]
     return candidates[torch.stack(scores).argmax(dim=0), torch.arange(len(is_masked), device=is_masked.device)]

@@ -26,8 +26,8 @@ from modeling_aogpt.generation_config import FIELDS
 from modeling_aogpt.loading import Model
 from modeling_aogpt.validation import check_integer, is_integer, suggest
 
-from .texts import cut_around, decode_after, find_starts, lacks_space
-from .worker import Job, Worker, find_end, find_gap
+from .texts import cut_around, decode_after, find_end, find_special_ids, find_starts, lacks_space
+from .worker import Job, Worker, find_gap
 
 logger = logging.getLogger("uvicorn.error")
 
@@ -131,8 +131,10 @@ class Sample:
     """
 
     def __init__(self, server: "Server", job: Job, ids: torch.LongTensor, prompt: str, stops: list[str]) -> None:
-        self.tokenizer, self.name, self.end_of_text = server.tokenizer, server.name_token, server.worker.end_of_text
-        self.has_gap, self.stops, self.prompt = job.has_gap, stops, prompt
+        self.tokenizer, self.name, self.has_gap = server.tokenizer, server.name_token, job.has_gap
+        self.stops, self.prompt, self.end_of_text = stops, prompt, find_special_ids(stops, server.tokenizer)
+        if not job.has_gap:
+            self.end_of_text |= server.worker.end_of_text
         self.before = ids[: find_gap(ids, server.model.config.mask_token_id)].tolist()
         self.unsent, self.given = (prompt, self.before[server.worker.num_starts(ids) :]) if job.has_echo else ("", [])
         self.has_space = lacks_space(self.before, prompt, self.tokenizer)
@@ -142,7 +144,7 @@ class Sample:
         """Read the ids generated so far."""
         if self.reason is not None:
             return
-        self.num_tokens = len(row) if self.has_gap else find_end(row, self.end_of_text)
+        self.num_tokens = find_end(row, self.end_of_text)
         text = self.read(row[: self.num_tokens])
         found = [(start + len(stop), start) for stop in self.stops if (start := text.find(stop)) >= 0]
         if found or self.num_tokens < len(row):
@@ -170,7 +172,7 @@ class Sample:
     def describe_logprobs(self, row: list[int], logprobs: list[tuple[float, dict[int, float]]]) -> dict[str, list]:
         """Return OpenAI's object with the log-probabilities of the tokens of `text` and, with `echo`, of the prompt."""
         row = row[: len(logprobs) - len(self.given)]
-        starts = find_starts(self.given, self.tokenizer)
+        starts = find_starts(self.given, len(self.prompt), self.tokenizer)
         starts += [len(self.prompt) + len(self.read(row[:number])) for number in range(len(row))]
         kept = [
             entry
@@ -212,13 +214,14 @@ class Server:
         self.entry = {"id": name, "object": "model", "created": int(time.time()), "owned_by": "aogpt"}
 
     def decode(self, ids: list[int]) -> str:
-        """Return the text of ids, without special tokens."""
-        return self.tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+        """Return the text of ids, with special tokens."""
+        return self.tokenizer.decode(ids, clean_up_tokenization_spaces=False)
 
     def name_token(self, token: int) -> str:
-        """Return the text of a token or, if it is a part of a character, its name in the vocabulary."""
-        text = self.decode([token])
-        return self.tokenizer.convert_ids_to_tokens(token) if "\ufffd" in text else text
+        """Return the text of a token or, if it is a part of a character, `token_id:ID`."""
+        # Alone, a token would lose its first space, and have the name of another one.
+        text = self.decode([token, token])[len(self.decode([token])) :]
+        return f"token_id:{token}" if "\ufffd" in text else text
 
     async def check_key(self, request: Request) -> None:
         """Raise an error unless a request has the key of the server."""

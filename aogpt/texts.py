@@ -1,7 +1,7 @@
 # Copyright 2026 The AO-GPT package authors. SPDX-License-Identifier: Apache-2.0
 """The text around a gap or before a continuation: cutting it to a number of tokens, and decoding what follows it."""
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from typing import TypeVar
 
 from transformers import PreTrainedTokenizerBase
@@ -39,13 +39,22 @@ def decode_after(before: list[int], ids: list[int], tokenizer: PreTrainedTokeniz
     return text.removeprefix(" ") if has_space else text
 
 
-def find_starts(ids: list[int], tokenizer: PreTrainedTokenizerBase) -> list[int]:
-    """Return the number of characters before each token of a text."""
+def find_special_ids(names: Sequence[str], tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
+    """Return the ids of special tokens with these names. Their names are not in texts, so texts end at the tokens."""
+    tokens = tokenizer.added_tokens_decoder.items()
+    return frozenset(number for number, token in tokens if token.special and token.content in map(str.strip, names))
+
+
+def find_end(row: list[int], ends: Set[int]) -> int:
+    """Return the number of ids before the first of `ends`."""
+    return next((number for number, token in enumerate(row) if token in ends), len(row))
+
+
+def find_starts(ids: list[int], length: int, tokenizer: PreTrainedTokenizerBase) -> list[int]:
+    """Return the number of characters before each of the last tokens of a text with `length` characters."""
     starts = [0]
     for number in range(len(ids)):
         known = ids[max(0, number - NUM_TOKENS_BEFORE) : number]
-        texts = tokenizer.batch_decode(
-            [known, [*known, ids[number]]], skip_special_tokens=True, clean_up_tokenization_spaces=False
-        )
+        texts = tokenizer.batch_decode([known, [*known, ids[number]]], clean_up_tokenization_spaces=False)
         starts.append(starts[-1] + len(texts[1]) - len(texts[0]))
-    return starts[:-1]
+    return [length - starts[-1] + start for start in starts[:-1]]

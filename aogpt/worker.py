@@ -19,6 +19,8 @@ from torch.nn.utils.rnn import pad_sequence
 
 from modeling_aogpt.loading import Model
 
+from .texts import find_end
+
 logger = logging.getLogger("uvicorn.error")
 
 Scores = list[tuple[float, dict[int, float]]]  # see `Worker._score`
@@ -234,8 +236,3 @@ def end_of_text_ids(model: Model) -> frozenset[int]:
 def find_gap(ids: torch.LongTensor, mask_token_id: int) -> int:
     """Return the position of the mask in the ids (n,) of a text, or n if the text has no gap."""
     return next(iter((ids == mask_token_id).nonzero().flatten().tolist()), len(ids))
-
-
-def find_end(row: list[int], end_of_text: frozenset[int]) -> int:
-    """Return the number of ids before the first end-of-text token."""
-    return next((number for number, token in enumerate(row) if token in end_of_text), len(row))

@@ -20,7 +20,6 @@ import sys
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, fields
-from itertools import takewhile
 from typing import Any, NoReturn
 
 import lm_eval.models  # noqa: F401  # otherwise, the harness would not register its own models
@@ -31,7 +30,7 @@ from lm_eval.api.model import LM
 from lm_eval.api.registry import register_model
 from torch.nn.utils.rnn import pad_sequence
 
-from aogpt.texts import cut_around, decode_after, lacks_space
+from aogpt.texts import cut_around, decode_after, find_end, find_special_ids, lacks_space
 from common.commands import Options, one_line_errors, option, progress_bar
 from common.hardware import default_device
 from common.models import find_model
@@ -291,7 +290,13 @@ class AnyOrderLM(LM):
         Texts of more than `max_length` tokens are cut into parts, which are scored independently.
         """
         texts = [split_batches(self._encode(*request.args), self.max_length) for request in requests]
-        queries = [Gap(ids, 0, len(ids)) for parts in texts for ids in parts]
+        start = [self.model.config.start_token_id]
+        # A start token inside a text is a token of the text. At the start of a part, it would not be scored.
+        queries = [
+            Gap([*start, *ids], 1, len(ids)) if number > 0 and ids[:1] == start else Gap(ids, 0, len(ids))
+            for parts in texts
+            for number, ids in enumerate(parts)
+        ]
         scores = iter(sorted(self._score_all(queries, disable_tqdm, with_greedy=False)))
         return [sum(next(scores)[1][0] for _ in parts) for parts in texts]
 
@@ -322,18 +327,19 @@ class AnyOrderLM(LM):
             del settings["temperature"]
         settings["generator"] = generator
         if self.tokenizer.mask_token in contexts[0]:
-            texts = [self._fill_in(context, num_new, settings) for context in contexts]
+            texts = [self._fill_in(context, num_new, until, settings) for context in contexts]
         else:
             texts = self._continue(contexts, num_new, until, settings)
         return [cut_at(text, until) for text in texts]
 
-    def _fill_in(self, context: str, num_new: int, settings: dict[str, Any]) -> str:
+    def _fill_in(self, context: str, num_new: int, until: Sequence[str], settings: dict[str, Any]) -> str:
         """Return the text at the mask in a context. Its number of tokens is that with the likeliest whole text."""
         prefix, _ = self._split_at_mask(context)
         before, after = encode_between_masks(context, self.tokenizer)
         num_new = min(num_new, self.arguments.max_gap, self.max_length - 1)
         before, after = cut_around(before, after or [self.tokenizer.eos_token_id], self.max_length - num_new)
         ids = self.filler.with_unknown_length(Gap([*before, *after], len(before), 0), num_new, **settings)
+        ids = ids[: find_end(ids, find_special_ids(until, self.tokenizer))]
         return decode_after(before, ids, self.tokenizer, lacks_space(before, prefix, self.tokenizer))
 
     def _continue(self, contexts: list[str], num_new: int, until: Sequence[str], settings: dict[str, Any]) -> list[str]:
@@ -344,6 +350,7 @@ class AnyOrderLM(LM):
         given = [ids[limit - self.max_length :] for ids, limit in zip(given, limits, strict=True)]
         eos = self.model.generation_config.eos_token_id
         ends = {self.tokenizer.eos_token_id, *(eos if isinstance(eos, list) else [eos])}
+        ends |= find_special_ids(until, self.tokenizer)
         texts, new = [""] * len(contexts), [[] for _ in contexts]
         while unfinished := [
             index
@@ -354,8 +361,7 @@ class AnyOrderLM(LM):
             rows = self._generate([given[index] + new[index] for index in unfinished], count, settings)
             for index, row in zip(unfinished, rows, strict=True):
                 new[index] += row
-                ids = list(takewhile(lambda token: token not in ends, new[index]))
-                texts[index] = decode_after(given[index], ids, self.tokenizer)
+                texts[index] = decode_after(given[index], new[index][: find_end(new[index], ends)], self.tokenizer)
         return texts
 
     def _generate(self, contexts: list[list[int]], count: int, settings: dict[str, Any]) -> list[list[int]]:

@@ -112,6 +112,22 @@ def test_rolling_scores_every_token(folder: str, tiny_model: AOGPTForAnyOrderLM)
     assert lm.loglikelihood_rolling(requests, disable_tqdm=True) == pytest.approx(expected, rel=1e-5)
 
 
+def test_rolling_scores_start_tokens_inside_a_text(folder: str, tiny_model: AOGPTForAnyOrderLM) -> None:
+    lm = AnyOrderLM(folder, max_length=5)
+    lm.model.config.start_token_id = tiny_model.config.start_token_id = 5
+    parts = (tiny_model.log_likelihood(encode(part)).log_likelihood.item() for part in ("fabcd", "ffg"))
+    request = Instance("loglikelihood_rolling", {}, ("fabcdfg",), 0)
+    assert lm.loglikelihood_rolling([request], disable_tqdm=True) == [pytest.approx(sum(parts), rel=1e-5)]
+
+
+def test_special_tokens_in_until_end_a_text(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Texts do not contain their names."""
+    lm, ids, settings = AnyOrderLM(folder), [2, 3, 14, 4], {"until": ["<pad>"], "max_gen_toks": 4}
+    monkeypatch.setattr(lm, "_generate", lambda *_: [ids])
+    monkeypatch.setattr(lm.filler, "with_unknown_length", lambda *_, **__: ids)
+    assert generate(lm, ("ab", settings), ("ab<mask>f", settings)) == [" c d", " c d"]
+
+
 def run_task(folder: str, tmp_path: Path, model: str, model_args: dict[str, Any], context: str) -> tuple[list, dict]:
     """Run a multiple-choice task with "c", "d" and "e" as continuations or infills of a context."""
     lines = [{"question": context.format(letter), "label": 0} for letter in "ab"]

@@ -26,7 +26,7 @@ from common.tokenizers import vocabulary_arguments
 from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM
 from modeling_aogpt.tokenization import load_tokenizer
 from tests.references import SIZES, perturb_vectors
-from tests.tokenizers_of_all_kinds import byte_level
+from tests.tokenizers_of_all_kinds import KINDS, byte_level
 
 pytest.importorskip("fastapi")
 uvicorn, httpx = pytest.importorskip("uvicorn"), pytest.importorskip("httpx")
@@ -147,7 +147,7 @@ def test_echo_scores_prompts(
     start: Callable[..., str], model: AOGPTForAnyOrderLM, tokenizer: Any, start_token_id: int | None, is_end: bool
 ) -> None:
     """Texts and ids are scored from left to right, also without a new token, and if the new token is end-of-text."""
-    config, texts = model.config, ["I saw é", "def cat"]
+    config, texts = model.config, ["I saw é", "def cat", "I<|endoftext|>saw"]
     config.start_token_id = start_token_id
     url = f"{start()}/v1/completions"
     if is_end:
@@ -163,7 +163,7 @@ def test_echo_scores_prompts(
             assert scores["token_logprobs"][: len(expected)] == pytest.approx(expected)
             assert {len(values) for values in scores.values()} == {len(expected) + num_new}
             assert scores["tokens"][: len(expected)] == [*map(start.servers[0].name_token, ids[first:].tolist())]
-            offsets = [len(tokenizer.decode(ids[first:end])) for end in range(first, len(ids))]
+            offsets = [len(tokenizer.decode(ids[:end])) for end in range(first, len(ids))]
             assert scores["text_offset"][: len(expected)] == offsets
             assert choice["text"].startswith(given)
             assert (choice["text"] == given) == (num_new == 0 or is_end)
@@ -256,6 +256,29 @@ def test_the_stop_string_that_is_complete_first_counts(model: AOGPTForAnyOrderLM
             sample.update(row[:end], is_finished=False)
         assert sample.text == "ab"
         assert sample.num_tokens == len(tokenizer("abcd").input_ids)
+    server.worker.close()
+
+
+@pytest.mark.parametrize("has_gap", [False, True])
+def test_a_text_ends_at_a_special_token_that_is_a_stop_string(
+    model: AOGPTForAnyOrderLM, tokenizer: PreTrainedTokenizerBase, has_gap: bool
+) -> None:
+    """The name of the token, here end-of-text that the model does not know, is not in the text."""
+    model.config.eos_token_id = model.generation_config.eos_token_id = None
+    server, job = Server(model, tokenizer, "tiny"), SimpleNamespace(has_gap=has_gap, has_echo=False)
+    sample = Sample(server, job, torch.tensor([0]), "", ["<|endoftext|>\n"])
+    sample.update(tokenizer("the cat<|endoftext|>\nsat").input_ids, is_finished=True)
+    assert (sample.text, sample.reason) == ("the cat", "stop")
+    server.worker.close()
+
+
+@pytest.mark.parametrize("kind", ["Llama", "Llama 2", "characters"])
+def test_tokens_have_different_names(model: AOGPTForAnyOrderLM, kind: str) -> None:
+    """Otherwise, `top_logprobs` would lack the value of a token."""
+    tokenizer = KINDS[kind]()
+    server = Server(model, tokenizer, "tiny")
+    names = [*map(server.name_token, range(len(tokenizer)))]
+    assert len({*names}) == len(names)
     server.worker.close()
 
 

@@ -68,8 +68,8 @@ def encode_examples(
     """Return a dataset with the columns `input_ids`, `labels`, `in_turns`, `num_tokens` and `num_bytes` of examples.
 
     `labels` are -100 in the context. `in_turns` is described in [`DataCollatorForAnyOrderLM`]. `num_bytes` is the
-    number of UTF-8 bytes of the answers, plus one if they have an end. A start token at the beginning of a chat is left
-    out, because the model adds it.
+    number of UTF-8 bytes of the answers, plus one for each end. A start token at the beginning of a chat is left out,
+    because the model adds it.
 
     Raises:
         ExampleError: If an example does not have the expected form.
@@ -106,7 +106,7 @@ def _count_bytes(ids: list[int], labels: list[int], tokenizer: PreTrainedTokeniz
         end += len(list(run))
         size = len(tokenizer.decode(ids[:end], skip_special_tokens=True).encode())
         total, before = total + (0 if is_context else size - before), size
-    return total + (tokenizer.eos_token_id in labels)
+    return total + labels.count(tokenizer.eos_token_id)
 
 
 def encode_example(example: str, tokenizer: PreTrainedTokenizerBase, start_token_id: int | None) -> dict[str, Any]:
@@ -148,7 +148,7 @@ def _encode_chat(
     messages: list[dict[str, str]], tools: list | None, tokenizer: PreTrainedTokenizerBase
 ) -> tuple[list[int], list[bool]]:
     """Encode a chat, as `_encode` does. If the template has no generation marks, the last message is the answer."""
-    template = _find_template(tokenizer)
+    template = _find_template(tokenizer, tools)
     if not GENERATION.search(template):
         if messages[-1]["role"] != "assistant":
             raise ValueError(f"The last message must be of the assistant, but is of {messages[-1]['role']!r}.")
@@ -170,10 +170,10 @@ def _encode_chat(
     return ids, is_answer
 
 
-def _find_template(tokenizer: PreTrainedTokenizerBase) -> str:
+def _find_template(tokenizer: PreTrainedTokenizerBase, tools: list | None) -> str:
     if tokenizer.chat_template is None:
         raise ValueError("Messages need a chat template, but the tokenizer has none. Set its `chat_template`.")
-    return tokenizer.get_chat_template()
+    return tokenizer.get_chat_template(tools=tools)
 
 
 def _read_tools(values: dict[str, Any]) -> list | None:
@@ -189,7 +189,7 @@ def _split_completion(prompt: Any, completion: Any, tools: list | None, tokenize
         given = f"{prompt!r:.100} and {completion!r:.100}"
         raise ValueError(f"`prompt` and `completion` must both be text, or both {MESSAGES}, but are {given}.")
     prompt, completion = _check_messages("prompt", prompt), _check_messages("completion", completion)
-    _find_template(tokenizer)
+    _find_template(tokenizer, tools)
     before = tokenizer.apply_chat_template(prompt, tools, tokenize=False, add_generation_prompt=True)
     text = tokenizer.apply_chat_template(prompt + completion, tools, tokenize=False)
     if not text.startswith(before):
@@ -216,6 +216,8 @@ def _check_messages(name: str, messages: Any) -> list[dict[str, str]]:
     for key in ("role", "content"):
         if not is_list or not all(isinstance(message.get(key), str) for message in messages):
             raise ValueError(f"`{name}` must be {MESSAGES}, but is {messages!r:.200}.")
+    if any(message.get("weight") == 0 for message in messages):
+        raise ValueError(f"`{name}` has an answer with `weight` 0, but all answers are learned. Remove the example.")
     return [_drop_nulls(message) for message in messages]
 
 

@@ -1,12 +1,15 @@
 # Copyright 2026 The AO-GPT package authors. SPDX-License-Identifier: Apache-2.0
 """Local files with documents: text, JSONL, CSV and Parquet."""
 
+import csv
 import glob
 import hashlib
 import json
 import logging
 import os
 import re
+import sys
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -120,8 +123,20 @@ def _split_paragraphs(texts: list[str]) -> dict[str, list[str]]:
 def _read_columns(files: Sequence[str], separator: str) -> list[str]:
     """Return the columns of the first file.
 
-    Raise a `ValueError` if a first row has more fields than the header. `pandas` would shift its fields by one.
+    Raise a `ValueError` if quotes are not around whole fields, because `pandas` would drop them and join rows; or if a
+    first row has more fields than the header, because `pandas` would shift its fields by one.
     """
+    csv.field_size_limit(sys.maxsize)
+    for file in files:
+        with _open_text(file) as lines:
+            rows = csv.reader(lines, delimiter=separator, strict=True)
+            try:
+                deque(rows, maxlen=0)
+            except csv.Error as error:
+                raise ValueError(
+                    f"Line {rows.line_num} of {file} has a wrong quote ({error}). Put quotes around the whole field, "
+                    'and write each quote inside it twice, as in "a ""word""".'
+                ) from None
     first_rows = [pandas.read_csv(file, sep=separator, nrows=1) for file in files]
     for file, row in zip(files, first_rows, strict=True):
         if not isinstance(row.index, pandas.RangeIndex):
@@ -149,8 +164,12 @@ def _find_odd_row(files: list[str]) -> str:
 
 def read_lines(file: str) -> Iterator[tuple[int, str]]:
     """Yield the number and the text of each line of a file that is not blank. The file may be compressed."""
-    with OpenFile(LocalFileSystem(), file, "rt", get_compression(file, "infer"), encoding="utf-8-sig") as lines:
+    with _open_text(file) as lines:
         yield from ((number, line) for number, line in enumerate(lines, 1) if line.strip())
+
+
+def _open_text(file: str) -> OpenFile:
+    return OpenFile(LocalFileSystem(), file, "rt", get_compression(file, "infer"), encoding="utf-8-sig", newline="")
 
 
 def keep_text(dataset: Dataset, text_column: str) -> Dataset:

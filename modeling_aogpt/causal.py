@@ -20,7 +20,7 @@ from transformers.utils import ModelOutput, logging
 from .configuration_aogpt import AOGPTConfig
 from .devices import has_padding, is_readable
 from .orders import token_positions
-from .validation import check_integer_dtype, check_tensor, prepare_input_ids, should_validate, start_mask
+from .validation import check_integer_dtype, check_tensor, find_tokens, prepare_input_ids, should_validate, start_mask
 
 # Name of the cache in the outputs of models, and in the arguments that `generate` of Transformers passes to models.
 # Transformers 5.24 renamed it from `past_key_values` to `cache`.
@@ -104,8 +104,8 @@ def prepare_causal_inputs(
     elif not model.training and isinstance(num_cached, int) and num_cached == 0 and is_readable(input_ids):
         warn_if_started(config, input_ids[:, 0] if first is None else input_ids[columns == first[:, None]])
     positions, last = prepare_positions(model, input_ids, position_ids, is_token, num_cached, starts, is_start)
-    if position_ids is not None and attention_mask is None:
-        check_not_packed(positions)
+    if position_ids is not None and is_visible is None and length > 1:
+        check_not_packed(positions, is_token)
     if first is not None:  # rows before the text are start rows
         is_before = columns < first[:, None]
         is_before = is_before if is_start is None else is_before | is_start
@@ -254,14 +254,18 @@ def check_positions(position_ids: torch.LongTensor, input_ids: torch.LongTensor)
     check_integer_dtype("position_ids", position_ids)
 
 
-def check_not_packed(position_ids: torch.LongTensor) -> None:
-    """Raise a `ValueError` unless positions increase by one. Otherwise, several texts are packed together."""
+def check_not_packed(positions: torch.LongTensor, is_token: torch.BoolTensor | None) -> None:
+    """Raise a `ValueError` unless positions of neighbouring tokens differ by one. Otherwise, texts are packed."""
+    is_jump = positions.diff(dim=-1) != 1
+    if is_token is not None:  # (batch, cached + n): False at padding
+        is_token = is_token[:, -positions.shape[-1] :].to(positions.device)
+        is_jump = is_jump & is_token[:, 1:] & is_token[:, :-1]
     # This check makes the CPU wait for an accelerator. It also runs in training, where packing is common.
-    if not torch.compiler.is_compiling() and (position_ids.diff(dim=-1) != 1).any():
+    if not torch.compiler.is_compiling() and is_jump.any():
         raise ValueError(
-            "`position_ids` must increase by one from token to token if there is no `attention_mask`, but do not. "
-            "Texts that are packed into one sequence would attend to each other. Put each text into its own "
-            "sequence. If sequences are padded, pass an `attention_mask`."
+            "`position_ids` must increase by one from token to token, but do not. Texts that are packed into one "
+            "sequence would attend to each other. Put each text into its own sequence, or pass a 4-D `attention_mask`. "
+            "If sequences are padded, pass an `attention_mask` that is 0 at padding."
         )
 
 
@@ -281,7 +285,7 @@ def split_attention_mask(
                 f"`attention_mask` must have {int(num_cached) + length} columns, for {int(num_cached)} cached and "
                 f"{length} new tokens, but has {attention_mask.shape[1]}. Include the cached tokens in the mask."
             )
-        return attention_mask != 0, None
+        return find_tokens(attention_mask, attention_mask), None
     is_boolean = attention_mask.dtype == torch.bool
     if attention_mask.dim() != 4 or not (is_boolean or attention_mask.is_floating_point()):
         raise ValueError(

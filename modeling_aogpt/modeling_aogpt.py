@@ -54,6 +54,7 @@ from .validation import (
     check_forward_arguments,
     check_integer,
     check_orders,
+    find_tokens,
     prepare_input_ids,
     prepare_labels,
     should_validate,
@@ -1060,8 +1061,8 @@ class AOGPTForAnyOrderLM(AOGPTWithHead, AnyOrderGenerationMixin, AnyOrderInfilli
         elif should_validate(self, input_ids):
             check_orders("orders", orders, batch_size, length)
         has_start_tokens &= self.config.start_token_id is not None
-        is_given = torch.ones_like(input_ids) if attention_mask is None else attention_mask
-        is_token = token_mask(self.config, input_ids, attention_mask) if has_start_tokens else is_given != 0
+        is_given = find_tokens(input_ids, attention_mask)
+        is_token = token_mask(self.config, input_ids, attention_mask) if has_start_tokens else is_given
         orders = orders.long()
         if attention_mask is not None or has_start_tokens:
             orders = group_orders(orders, (~is_token).long())

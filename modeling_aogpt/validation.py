@@ -162,6 +162,18 @@ def check_finite(log_likelihood: torch.Tensor, dtype: torch.dtype) -> None:
 # ------------------------------------------------------------------------------------------------- inputs of a model
 
 
+def find_tokens(input_ids: torch.LongTensor, attention_mask: torch.Tensor | None) -> torch.BoolTensor:
+    """Return a boolean tensor (batch, n) that is False at padding. Raise a `ValueError` if the mask is additive."""
+    if attention_mask is None:
+        return torch.ones_like(input_ids, dtype=torch.bool)
+    if attention_mask.is_floating_point() and is_readable(attention_mask) and not (attention_mask >= 0).all():
+        raise ValueError(
+            "`attention_mask` must be 0 at padding and above 0 at tokens, but has negative values or NaN. If it is "
+            "additive (0 at tokens), use `attention_mask == 0`."
+        )
+    return attention_mask != 0
+
+
 def start_mask(
     config: PreTrainedConfig, input_ids: torch.LongTensor, attention_mask: torch.Tensor | None
 ) -> torch.BoolTensor:
@@ -169,7 +181,7 @@ def start_mask(
 
     This token stands for the start row, which the model adds to each sequence, so it is not text.
     """
-    is_token = torch.ones_like(input_ids, dtype=torch.bool) if attention_mask is None else attention_mask != 0
+    is_token = find_tokens(input_ids, attention_mask)
     if config.start_token_id is None:
         return torch.zeros_like(is_token)
     is_token = is_token.to(input_ids.device)
@@ -183,7 +195,7 @@ def token_mask(
 
     It is False at padding and at the start token of a sequence (see [`start_mask`]), which is treated like padding.
     """
-    is_token = torch.ones_like(input_ids, dtype=torch.bool) if attention_mask is None else attention_mask != 0
+    is_token = find_tokens(input_ids, attention_mask)
     if config.start_token_id is None:
         return is_token
     return is_token.to(input_ids.device) & ~start_mask(config, input_ids, attention_mask)
@@ -256,7 +268,7 @@ def prepare_input_ids(
         check_mask_token(model.config)
     input_ids = input_ids.long()
     if attention_mask is not None:
-        input_ids = input_ids.masked_fill(attention_mask == 0, 0)
+        input_ids = input_ids.masked_fill(~find_tokens(input_ids, attention_mask), 0)
     check_text_ids(model, "input_ids", input_ids, model.config.mask_token_id if allow_mask else None)
     return input_ids
 
@@ -316,7 +328,7 @@ def prepare_targets(
         if values is not None:
             check_aligned(name, values, input_ids)
     is_target = targets != 0
-    is_token = torch.ones_like(is_target) if attention_mask is None else attention_mask != 0
+    is_token = find_tokens(input_ids, attention_mask)
     is_context = is_token & ~is_target if context is None else context != 0
     for is_wrong, problem in (
         (is_target & is_context, "is in both `targets` and `context`. Remove it from one of them."),

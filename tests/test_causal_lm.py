@@ -227,8 +227,9 @@ def test_inputs_that_are_not_allowed_are_errors(causal: AOGPTForCausalLM) -> Non
         causal(torch.zeros(1, 13, dtype=torch.long))
     with pytest.raises(ValueError, match="`input_ids` contains the id 11"):
         causal(torch.tensor([[11]]))
-    with pytest.raises(ValueError, match=r"`position_ids` must increase by one.* packed"):
-        causal(torch.zeros(1, 6, dtype=torch.long), position_ids=torch.tensor([[0, 1, 2, 0, 1, 2]]))
+    for mask in (None, torch.ones(1, 6)):
+        with pytest.raises(ValueError, match=r"`position_ids` must increase by one.* packed"):
+            causal(torch.zeros(1, 6, dtype=torch.long), mask, position_ids=torch.tensor([[0, 1, 2, 0, 1, 2]]))
     ids, mask = torch.zeros(2, 3, dtype=torch.long), torch.ones(2, 3)
     for position_ids, message in [
         (torch.arange(2)[None], r"must have shape \(2, 3\), or \(1, 3\) or \(3,\) for all .* have shape \(1, 2\)"),

@@ -351,6 +351,7 @@ def test_wrong_arguments_are_errors(lines: Path, tmp_path: Path) -> None:
     (tmp_path / "one.csv").write_text("text\na\n")
     (tmp_path / "comma.csv").write_text("text\nHello, world\n")
     (tmp_path / "one.tsv").write_text("text\na\n")
+    (tmp_path / "quote.tsv").write_text('text\tid\na\t1\n"Hello" he said\t2\n')
     (tmp_path / "one.txt").write_text("a\n")
     cases: list[tuple[str, list[str], dict]] = [
         ("no file '.*missing.txt'", ["missing.txt"], {}),
@@ -362,6 +363,7 @@ def test_wrong_arguments_are_errors(lines: Path, tmp_path: Path) -> None:
         ("no column 'text'.*: body, number", ["one.jsonl"], {}),
         ("'number' must hold text, but holds .*int64", ["one.jsonl"], {"text_column": "number"}),
         ("comma.csv has more fields than the header", ["comma.csv"], {}),
+        ("Line 3 of .*quote.tsv has a wrong quote", ["quote.tsv"], {}),
         ("several kinds", ["one.jsonl", "one.txt"], {}),
         ("several kinds", ["one.csv", "one.tsv"], {}),
         ("'unicode-names' cannot be combined with .*one.txt", ["unicode-names", "one.txt"], {}),

@@ -20,7 +20,7 @@ from transformers import AutoModel, LlamaConfig, LlamaForCausalLM, PreTrainedTok
 
 from common.data import Data, load_data, load_data_of_run
 from common.data_arguments import DataArguments
-from common.examples import _encode_batch, encode_example, format_example
+from common.examples import ExampleError, _encode_batch, encode_example, format_example
 from common.models import find_model, load_merged
 from common.tokenizers import train_tokenizer, vocabulary_arguments
 from model_cards.publish import PublishArguments, stage
@@ -134,6 +134,11 @@ def test_a_chat_that_ends_with_the_user_has_no_end(tokenizer: PreTrainedTokenize
     assert answers(ids, labels, tokenizer) == ["words<|endoftext|>"]
 
 
+def test_an_answer_that_must_not_be_learned_is_an_error(tokenizer: PreTrainedTokenizerBase) -> None:
+    with pytest.raises(ExampleError, match="`weight` 0"):
+        encode(tokenizer, messages=[CHAT[0], CHAT[1] | {"weight": 0}, *CHAT[2:]])
+
+
 def test_tools_are_shown_without_the_nulls_of_parquet() -> None:
     tokenizer = KINDS["byte-level"]()
     tokenizer.chat_template = PLAIN
@@ -141,6 +146,8 @@ def test_tools_are_shown_without_the_nulls_of_parquet() -> None:
     for given in (tools, json.dumps(tools)):
         ids, _, _ = encode(tokenizer, messages=CHAT[:2], tools=given)
         assert json.loads(tokenizer.decode(ids).partition("hello")[0]) == [{"name": "cat", "arguments": {"a": "b"}}]
+    tokenizer.chat_template = {"default": MARKED, "tool_use": PLAIN}
+    assert encode(tokenizer, messages=CHAT[:2], tools=tools)[0] == ids
 
 
 def test_without_marks_in_the_template_only_the_last_message_is_the_answer(tokenizer: PreTrainedTokenizerBase) -> None:
@@ -251,6 +258,14 @@ def test_the_bytes_of_an_answer_include_its_first_space(kind: str) -> None:
     examples = {"prompt": "I saw", "completion": " a cat"}, {"prefix": "I saw", "middle": " a", "suffix": " cat"}
     sizes = _encode_batch([*map(json.dumps, examples)], KINDS[kind](), list, None)["num_bytes"]
     assert sizes == [len(" a cat") + 1, len(" a")]  # a middle has no end
+
+
+def test_each_end_of_an_answer_is_a_byte() -> None:
+    tokenizer = KINDS["byte-level"]()
+    tokenizer.chat_template = PLAIN
+    one, two = ({"messages": CHAT[:2] * count} for count in (1, 2))
+    sizes = _encode_batch([json.dumps(one), json.dumps(two)], tokenizer, list, None)["num_bytes"]
+    assert sizes[1] == 2 * sizes[0]
 
 
 def test_examples_that_are_too_long_are_counted(

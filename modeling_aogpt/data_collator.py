@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 
 from .orders import Orders, group_orders
-from .validation import check_integer, check_number, is_integer
+from .validation import check_integer, check_number, find_tokens, is_integer
 
 TrainingOrder = Literal["left_to_right", "random", "shared", "context_first", "gaps_last"]
 TRAINING_ORDERS = get_args(TrainingOrder)
@@ -459,7 +459,8 @@ def _read_feature(feature: Mapping[str, object], index: int) -> tuple[torch.Long
         raise ValueError(
             f"Feature {index} must hold integers, but has {ids.dtype} and labels of {labels.dtype}. Convert them."
         )
-    return ids[mask != 0].long(), labels[mask != 0].long()
+    is_token = find_tokens(ids, mask)
+    return ids[is_token].long(), labels[is_token].long()
 
 
 def _pad(rows: Sequence[torch.Tensor], length: int, value: int) -> torch.Tensor:

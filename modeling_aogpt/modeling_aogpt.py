@@ -1094,7 +1094,7 @@ class AOGPTForAnyOrderLM(AOGPTWithHead, AnyOrderGenerationMixin, AnyOrderInfilli
                 -100 and padding are ignored.
             skip_logits (`bool`, defaults to `False`): Return the loss without the logits. This saves most of the
                 memory of training. The loss then allows only one backward pass. Ignored without `labels`, or if the
-                head is not a plain linear layer (for example, with LoRA or tensor parallelism) or is offloaded.
+                head is not a plain linear layer (for example, with LoRA, hooks or tensor parallelism) or is offloaded.
             kwargs: Other arguments that Transformers may pass to any model, such as `output_hidden_states`.
 
         Returns:
@@ -1118,9 +1118,7 @@ class AOGPTForAnyOrderLM(AOGPTWithHead, AnyOrderGenerationMixin, AnyOrderInfilli
             given, labels = labels, prepare_labels(self, labels, input_ids, attention_mask)
             is_start = start_mask(self.config, input_ids, attention_mask)
             self.warn_if_starts_count(is_start & (given != -100), kwargs.get("num_items_in_batch"))
-        head = self.lm_head
-        is_plain = type(head) is nn.Linear and type(head.weight) is nn.Parameter and not head.weight.is_meta
-        if skip_logits and labels is not None and is_plain:
+        if skip_logits and labels is not None and is_plain(self.lm_head, (nn.Linear,)):
             labels, logits = index_by_rank(labels, orders), None
             loss = self.compute_loss_of_states(output.last_hidden_state, labels, kwargs.get("num_items_in_batch"))
         else:

@@ -146,6 +146,7 @@ def test_positions_without_labels_are_the_context() -> None:
         ({}, [{"input_ids": [1]}, {"input_ids": [1, 2]}], "Sequences of 1 tokens need padding to 2. Set"),
         ({"pad_token_id": 0}, [{"input_ids": [1]}, {"input_ids": []}], "Feature 1 has no tokens. Remove empty texts"),
         ({}, [{"input_ids": [1], "left_to_right_fraction": -1}], "`left_to_right_fraction` must be a number"),
+        ({}, [{"input_ids": [1, 2], "attention_mask": [0.0, -1e9]}], r"`attention_mask` .* additive"),
         ({}, {"input_ids": [[1]], "attention_mask": [[1]]}, "Feature 0 must be a mapping with `input_ids`"),
         ({}, [{"text": "A"}], "Feature 0 must be a mapping with `input_ids`"),
         ({}, [{"input_ids": [1], "order_seed": 0.5}], "`order_seed` must be an integer, but is 0.5"),

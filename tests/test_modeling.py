@@ -278,16 +278,18 @@ def test_attention_cannot_be_changed_by_arguments_of_transformers(kind: type, id
 
 
 def test_a_head_of_another_kind_is_called(ids: torch.LongTensor) -> None:
-    """It may have adapters or quantized weights."""
+    """It may have adapters, quantized weights or hooks."""
 
     class Scaled(torch.nn.Linear):
         def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
             return 2 * super().forward(hidden_states)
 
-    model = random_model()
-    model.lm_head.__class__ = Scaled
-    output = model(ids, labels=ids, skip_logits=True)
-    assert torch.equal(output.loss, model(ids, labels=ids).loss)
+    other, hooked = random_model(), random_model()
+    other.lm_head.__class__ = Scaled
+    hooked.lm_head.register_forward_hook(lambda module, inputs, logits: 2 * logits)
+    for model in (other, hooked):
+        output = model(ids, labels=ids, skip_logits=True)
+        assert torch.equal(output.loss, model(ids, labels=ids).loss)
 
 
 def test_gates_are_not_promoted_to_float32_by_autocast(ids: torch.LongTensor, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -43,6 +43,10 @@ MIN_PASSES_FOR_CUDNN = 256
 MAX_RECORDED_ROWS = 2**14
 MAX_RECORDED_SLOTS = 2**19
 
+# Smallest number of rows of each kind in a recorded pass of more than one row, over all sequences. A GPU takes about as
+# long for so many rows as for fewer, but every number of rows takes a recording of its own.
+NUM_FREE_ROWS = 16
+
 # If all passes of a generation together would read at least this number of bytes of the cache, which takes a GPU about
 # 0.3 s, recorded passes read only the first quarters of the slots that they need. Each quarter takes recordings of its
 # own, and execution plans of cuDNN.
@@ -651,7 +655,8 @@ class CachedDecodingState(DecodingState):
 
     def _choose_sizes(self, is_packed: bool, sizes: tuple[int, int, int]) -> tuple[int, int, int]:
         """Round numbers of rows and the width up, or take those of an earlier pass with up to 1.5 times the rows."""
-        wanted = tuple(map(round_up, sizes))
+        least = 0 if sum(sizes[:2]) == 1 else NUM_FREE_ROWS // (1 if is_packed else len(self.ids))
+        wanted = *(max(round_up(number), least) for number in sizes[:2]), round_up(sizes[2])
         fitting = (
             earlier
             for packed, *earlier in self._sizes

@@ -41,6 +41,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "fixed counts": {"num_steps": 12, "unmasking": "fixed_count"},
     "Bernoulli": {"num_steps": 12},
 }
+SHAPES = (32, 1024, 1024), (32, 1024, 256), (32, 1024, 64), (1, 1024, 256)  # sequences, tokens, Bernoulli steps
 MODELS: dict[str, dict[str, Any]] = {
     "learned": {},
     "rotary": {"position_encoding": "rotary"},
@@ -192,6 +193,6 @@ def count_rows(batch_size: int, length: int, num_steps: int) -> dict[str, float]
 
 if __name__ == "__main__":
     accelerator.register_device()
-    rows = {str(sizes): count_rows(*sizes) for sizes in ((32, 1024, 1024), (32, 1024, 256), (32, 1024, 64))}
+    rows = {str(sizes): count_rows(*sizes) for sizes in SHAPES}
     outcomes = {f"{name}, {kind}": measure(kind, sizes) for name, sizes in MODELS.items() for kind in KINDS}
     print(json.dumps({"operations": outcomes, "rows": rows}, indent=1))

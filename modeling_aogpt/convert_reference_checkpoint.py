@@ -9,6 +9,7 @@ The source is a `.pt` file of AO-GPT or sigma-GPT (Hub repository `Cauthyyy/AO-G
 import zipfile
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
@@ -139,8 +140,12 @@ def convert(
         raise ValueError(f"{output_dir} exists and is not an empty folder. Remove it, or choose another folder.")
     model = load_released(source, weights)
     written = [model] if tokenizer is None else [model, load_matching_tokenizer(model.config, tokenizer)]
-    for part in written:
-        part.save_pretrained(output_dir)
+    output_dir.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(dir=output_dir) as folder:  # so that an error does not leave a part of the files
+        for part in written:
+            part.save_pretrained(folder)
+        for file in Path(folder).iterdir():
+            file.replace(output_dir / file.name)
     return model
 
 

@@ -162,6 +162,20 @@ def test_the_output_may_be_the_current_folder_if_it_is_empty(
     assert not [path.name for path in output_dir.iterdir() if path.is_dir()]
 
 
+@AOGPT_ONLY
+def test_an_error_leaves_no_files(released: Checkpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source, save = write(released, tmp_path / "source.pt"), AOGPTForAnyOrderLM.save_pretrained
+
+    def fail(*arguments: Any) -> None:
+        save(*arguments)
+        raise OSError("No space left on device")
+
+    monkeypatch.setattr(AOGPTForAnyOrderLM, "save_pretrained", fail)
+    with pytest.raises(OSError, match="No space"):
+        convert(source, tmp_path / "model")
+    assert not any((tmp_path / "model").iterdir())
+
+
 # ------------------------------------------------------------------------------------------------------------- errors
 
 

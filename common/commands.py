@@ -9,7 +9,7 @@ import shlex
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, fields
+from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -20,9 +20,12 @@ from transformers import HfArgumentParser
 BOUNDS = {"least": ("at least", operator.ge), "above": ("above", operator.gt), "below": ("below", operator.lt)}
 
 
-def option(default: Any, help: str, **bounds: float) -> Any:
-    """Return a dataclass field for a subclass of `Options`. `bounds` has keys of `BOUNDS`."""
-    metadata = {"help": help, **bounds}
+def option(default: Any, help: str, needs: str = "", **bounds: float) -> Any:
+    """Return a dataclass field for a subclass of `Options`. `bounds` has keys of `BOUNDS`.
+
+    The field has an effect only if the option `needs` is set or, for `needs="NAME=VALUE"`, has this value.
+    """
+    metadata = {"help": help, "needs": needs, **bounds}
     if isinstance(default, list):
         return field(default_factory=lambda: list(default), metadata=metadata)
     return field(default=default, metadata=metadata)
@@ -33,7 +36,7 @@ class Options:
     """Base class for the options of a command. Subclasses are dataclasses whose fields are made with `option`."""
 
     def __post_init__(self) -> None:
-        """Raise a `ValueError` if an option is out of bounds. In a list, every item is checked."""
+        """Raise a `ValueError` if an option is out of bounds (in a list, any item), or is set but has no effect."""
         for item in fields(self):
             given = getattr(self, item.name)
             for kind, (words, is_within) in BOUNDS.items():
@@ -41,6 +44,11 @@ class Options:
                 for value in given if isinstance(given, list) else [given]:
                     if bound is not None and value is not None and not is_within(value, bound):
                         raise ValueError(f"`{item.name}` must be {words} {bound}, but is {value}.")
+            needs = item.metadata.get("needs", "")
+            needed, _, wanted = needs.partition("=")
+            is_default = given == (item.default_factory() if item.default is MISSING else item.default)
+            if needs and not is_default and not (getattr(self, needed) == wanted if wanted else getattr(self, needed)):
+                raise ValueError(f"`{item.name}` has no effect without `{needs}`. Set both, or remove `{item.name}`.")
 
     @classmethod
     def from_settings(cls, settings: Mapping[str, Any]) -> "Options":
@@ -55,8 +63,8 @@ class Parser(HfArgumentParser):
         super().__init__(*arguments, **options, allow_abbrev=False)
 
     def add_argument(self, *arguments: Any, **options: Any) -> Any:
-        """Add an argument. A `%` in `help` needs no escaping. Bounds are ignored, because `Options` checks them."""
-        options = {key: value for key, value in options.items() if key not in BOUNDS}
+        """Add an argument. A `%` in `help` needs no escaping. The checks of `Options` are ignored here."""
+        options = {key: value for key, value in options.items() if key not in (*BOUNDS, "needs")}
         options["help"] = options.get("help", "").replace("%", "%%")
         return super().add_argument(*arguments, **options)
 

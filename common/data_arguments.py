@@ -63,19 +63,24 @@ class DataArguments(Options):
         False,
         "With packing=documents, drop documents that are longer than a sequence; by default, such documents are an "
         "error.",
+        needs="packing=documents",
     )
     context_marks: str | None = option(
         None,
         "With packing=documents, two characters such as []. Text between them is context, which is given and not "
         "predicted: the loss does not include it, and with orders=context_first it comes first. The two characters are "
         "removed from the documents.",
+        needs="packing=documents",
     )
     streaming: bool = option(False, "Read, tokenize and pack the corpus during training; requires tokenizer.")
-    shuffle_window: int = option(4096, "Number of streamed sequences that are shuffled together.", least=1)
+    shuffle_window: int = option(
+        4096, "Number of streamed sequences that are shuffled together.", needs="streaming", least=1
+    )
     validation_documents: int = option(
         1000,
         "With streaming and without validation_files, the number of documents to hold out. They are the first "
         "documents of the validation split or, without a validation split, of the training split.",
+        needs="streaming",
         least=1,
     )
 
@@ -88,17 +93,8 @@ class DataArguments(Options):
         """Raise a `ValueError` if `context_marks` cannot be used, or if an option that has no effect is set."""
         super().__post_init__()
         marks = self.context_marks
-        if marks is not None and (self.packing != "documents" or len(set(marks)) != 2 or len(marks) != 2):
-            raise ValueError(
-                "`context_marks` must be two different characters, and requires `packing=documents`. But "
-                f"`context_marks` is {marks!r}, and `packing` is {self.packing!r}. Correct them, or remove "
-                "`context_marks`."
-            )
-        if self.drop_long_documents and self.packing == "packed":
-            raise ValueError(
-                "`drop_long_documents` has no effect with `packing=packed`, because long documents are cut. Set "
-                "`packing=documents`, or `drop_long_documents=false`."
-            )
+        if marks is not None and (len(set(marks)) != 2 or len(marks) != 2):
+            raise ValueError(f"`context_marks` must be two different characters, such as [], but is {marks!r}.")
         if self.streaming and self.packing != "packed":
             raise ValueError(
                 f"`streaming` needs `packing=packed`, but `packing={self.packing}` is set. Set `packing=packed`, or "
@@ -110,6 +106,3 @@ class DataArguments(Options):
                     f"`{option_name}` has no effect with `validation_files`, because all documents of these files are "
                     "held out. Remove one of the two."
                 )
-        for name in ("shuffle_window", "validation_documents"):
-            if not self.streaming and getattr(self, name) != getattr(DataArguments, name):
-                raise ValueError(f"`{name}` has no effect without `streaming`. Set `streaming`, or remove `{name}`.")

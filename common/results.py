@@ -18,7 +18,7 @@ ORDER_KINDS = {"left_to_right": "left to right", "any_order": "random orders"}
 WITHOUT_EFFECT = {
     *("output_dir", "prepare_only", "per_device_batch_size", "mixed_precision", "dynamo_backend"),
     *("activation_checkpointing", "dataloader_num_workers", "preprocessing_num_workers", "logging_steps", "eval_steps"),
-    *("eval_sequences", "eval_batch_size", "save_steps", "save_total_limit", "keep_every", "num_samples", "tracker"),
+    *("eval_sequences", "eval_batch_size", "save_steps", "save_total_limit", "num_samples", "tracker"),
 }
 
 

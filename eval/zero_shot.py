@@ -63,15 +63,16 @@ class ScoringArguments(Options):
     text_file: list[str] = option(
         [], "Text, JSONL, CSV or Parquet files, which may be compressed (.xz, .gz, .bz2, .zst), or glob patterns."
     )
-    text_column: str = option("text", "Column of the documents in JSONL, CSV and Parquet files.")
+    text_column: str = option("text", "Column of the documents in JSONL, CSV and Parquet files.", needs="text_file")
     sample_by: SampleBy = option(
-        "line", "Part of a plain text file that is one document; `document` means a whole file."
+        "line", "Part of a plain text file that is one document; `document` means a whole file.", needs="text_file"
     )
     packing: Literal["packed", "documents"] | None = option(
         None,
         "packed: concatenate the documents of text files, and cut the result into sequences. documents: one document "
         "per sequence, padded with end-of-text, for models that were trained on such sequences. Defaults to that of "
         "the run or, for other models, to packed.",
+        needs="text_file",
     )
     datasets: list[str] = option([], f"Benchmark datasets to score: {', '.join(EVALUATION_SETS)}.")
     protocol: Literal["published", "clean"] = option(
@@ -80,8 +81,12 @@ class ScoringArguments(Options):
     released_subset: bool = option(
         False, "Score random orders only on the sequences that AO-GPT's released script scores (128, or all of PTB)."
     )
-    data_dir: str | None = option(None, "Folder with local files of the datasets. By default, the Hub is used.")
-    split: str | None = option(None, "Split of all datasets. Defaults to the split of the published tables.")
+    data_dir: str | None = option(
+        None, "Folder with local files of the datasets. By default, the Hub is used.", needs="datasets"
+    )
+    split: str | None = option(
+        None, "Split of all datasets. Defaults to the split of the published tables.", needs="datasets"
+    )
     sequence_length: int | None = option(
         None,
         "Number of tokens in a sequence. Defaults to the run's value or, for other models, to the model's maximum; for "
@@ -120,10 +125,6 @@ class ScoringArguments(Options):
                 "`released_subset` has no effect without `datasets` and `protocol='published'`. Set both, or remove "
                 "`released_subset`."
             )
-        used, unused = ("text_file", "datasets") if self.text_file else ("datasets", "text_file")
-        for name in ("data_dir", "split") if self.text_file else ("text_column", "sample_by", "packing"):
-            if getattr(self, name) != getattr(ScoringArguments, name):
-                raise ValueError(f"`{name}` has an effect only with `{unused}`, but `{used}` is set. Remove `{name}`.")
         for name, allowed in (("datasets", EVALUATION_SETS), ("measures", MEASURES)):
             for value in getattr(self, name):
                 check_choice(name, value, allowed)

@@ -27,7 +27,7 @@ from safetensors.torch import save_file
 from transformers import PreTrainedTokenizerBase
 from transformers.dynamic_module_utils import get_imports
 
-from common.commands import Parser, one_line_errors, option
+from common.commands import Options, Parser, one_line_errors, option
 from common.corpora import BUILT_IN
 from common.files import atomic_folder, check_empty_folder
 from common.models import identity_of_weights, load_merged
@@ -51,7 +51,7 @@ MAX_SHARD_SIZE = "2GB"  # after an interrupted upload, less is sent again than w
 
 
 @dataclass
-class PublishArguments:
+class PublishArguments(Options):
     """Options of model_cards/publish.py."""
 
     card: str | None = option(
@@ -65,11 +65,7 @@ class PublishArguments:
     results: list[Path] = option([], "Results of this model, as written by eval/zero_shot.py, for the card.")
     output_dir: Path | None = option(None, "Folder for the prepared files. By default, they are deleted at the end.")
     push: bool = option(False, "Upload the prepared files.")
-    private: bool = option(False, "Create a private repository. An existing repository must be private.")
-
-    def __post_init__(self) -> None:
-        if self.private and not self.push:
-            raise ValueError("--private has no effect without --push. Add --push, or remove --private.")
+    private: bool = option(False, "Create a private repository. An existing repository must be private.", needs="push")
 
 
 # -------------------------------------------------------------------------------------------------------- preparation

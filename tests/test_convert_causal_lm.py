@@ -165,12 +165,9 @@ def test_the_loss_of_a_gpt2_does_not_change(vocab_size: int) -> None:
     torch.testing.assert_close(model(ids, labels=ids).loss, expected)
 
 
-@pytest.mark.parametrize("injection", ["adaln", "input", "shared", "per_layer"])
-def test_target_injection_of_a_gpt2_has_no_effect_at_first_and_is_trained(
-    injection: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_target_injection_of_a_gpt2_has_no_effect_at_first_and_is_trained(caplog: pytest.LogCaptureFixture) -> None:
     causal, ids = make_causal("gpt2"), draw_ids()
-    model = convert_model(causal, START, injection)
+    model = convert_model(causal, START)
     assert "MISSING" not in caplog.text  # Transformers reports weights that it initializes
     torch.testing.assert_close(model(ids).logits, predict_left_to_right(causal, ids), rtol=0, atol=1e-5)
     names = {name for name, _ in model.named_parameters() if "target_embeddings" in name or "modulation" in name}
@@ -181,17 +178,9 @@ def test_target_injection_of_a_gpt2_has_no_effect_at_first_and_is_trained(
         optimizer.zero_grad()
         model(ids, orders, labels=ids).loss.backward()
         untrained = {name for name, weight in model.named_parameters() if name in names and not weight.grad.any()}
-        assert untrained <= ({"model.target_embeddings.weight"} if injection == "adaln" and step == 0 else set())
+        assert untrained <= ({"model.target_embeddings.weight"} if step == 0 else set())
         optimizer.step()
     assert model(ids, orders, labels=ids).loss < before
-
-
-def test_adaln_of_a_rotary_model_has_no_effect_at_first() -> None:
-    causal, ids = make_causal("qwen3"), draw_ids()
-    model = convert_model(causal, START, "adaln")
-    torch.testing.assert_close(model(ids).logits, predict_left_to_right(causal, ids), rtol=0, atol=1e-4)
-    with pytest.raises(ValueError, match="target_injection='adaln'"):
-        export_model(model)
 
 
 @rotary_families
@@ -665,13 +654,6 @@ def test_other_layers_are_refused(model_type: str, dtype: torch.dtype) -> None:
         ValueError, match=r"cannot be converted|do not fit a Llama|logits of Transformers' (gemma|granite) .* differ by"
     ):
         convert_model(AutoModelForCausalLM.from_config(config).to(dtype).eval(), START)
-
-
-def test_injections_that_do_not_fit_are_refused() -> None:
-    with pytest.raises(ValueError, match="must be one of 'adaln', 'input', 'shared'"):
-        convert_model(make_causal("gpt2"), START, "none")
-    with pytest.raises(ValueError, match="must be one of 'none', 'adaln' for this model, but is 'input'"):
-        convert_model(make_causal("llama"), START, "input")
 
 
 @pytest.mark.parametrize(

@@ -243,8 +243,8 @@ def test_bytes_outside_of_tokens_are_counted(arguments: DataArguments, tmp_path:
             r"have \d+ to \d+ tokens",
         ),
         ({"vocab_size": 5000}, r"`vocab_size` must be at most \d+ for this corpus, .* but is 5000"),
-        ({"drop_long_documents": True}, "`drop_long_documents` has no effect with `packing=packed`"),
-        ({"shuffle_window": 9}, "`shuffle_window` has no effect without `streaming`. Set `streaming`, or remove"),
+        ({"drop_long_documents": True}, "`drop_long_documents` has no effect without `packing=documents`"),
+        ({"shuffle_window": 9}, "`shuffle_window` has no effect without `streaming`. Set both, or remove"),
         ({"validation_documents": 9}, "`validation_documents` has no effect without `streaming`"),
     ],
 )

@@ -187,7 +187,7 @@ def test_scripts_and_targets_of_commands_exist() -> None:
 
 def test_training_commands_parse(model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
-    convert_config(GPT2Config(), set(), 50256, "adaln", None).save_pretrained(tmp_path)
+    convert_config(GPT2Config(), set(), 50256).save_pretrained(tmp_path)
     others = dict.fromkeys(("models/any-order", "runs/book", "runs/python/model"), tmp_path)
     folders = {"runs/quickstart/model": model_folder} | others
     lines = find_commands("training/pretrain.py")

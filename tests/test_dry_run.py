@@ -47,7 +47,7 @@ def gigabytes(rows: dict[str, str]) -> float:
 
 
 def test_estimate_of_the_papers_medium_run(estimate: Estimate, tmp_path: Path) -> None:
-    rows = estimate("--num_hidden_layers=24", "--keep_every=100000", "--gpu=NVIDIA H200", "--mfu=0.5")
+    rows = estimate("--num_hidden_layers=24", "--save_total_limit=7", "--gpu=NVIDIA H200", "--mfu=0.5")
     config = read_model_config(*parse_arguments([str(tmp_path / "run.yaml"), "--num_hidden_layers=24"]))
     flops = 500_000 * 2**19 * flops_per_token(config, 1024)
     days = flops / (8 * 989.4e12 * 0.5) / 86400
@@ -144,7 +144,7 @@ def test_a_launch_file_needs_no_keys(estimate: Estimate, tmp_path: Path) -> None
     ("options", "message"),
     [
         (["--gpu_memory=5"], "does not fit. Memory: "),
-        (["--keep_every=1"], "does not fit. Disk: "),
+        (["--save_total_limit=1000000"], "does not fit. Disk: "),
         (["--num_processes=7"], "`batch_size` must be a multiple"),
         (["--gpu=A100"], "`gpu` .* NVIDIA A100-SXM4-40GB, .*'A100'"),
         (["--launch=none.yaml"], "none.yaml"),

@@ -504,7 +504,7 @@ def test_wrong_arguments_are_errors(run: Path) -> None:
         command(run, "a/b/c")
     with pytest.raises(SystemExit, match="error: REPO_ID must have the form OWNER/NAME"):
         command(run, "names")
-    with pytest.raises(SystemExit, match="error: --private has no effect without --push"):
+    with pytest.raises(SystemExit, match="error: `private` has no effect without `push`"):
         command(run, NAME, "--private")
 
 

@@ -40,15 +40,19 @@ class TrainingArguments(Options):
     lora_rank: int = option(
         0,
         "Rank of LoRA, which trains small matrices instead of the weights of `init_from`; 0 trains all weights.",
+        needs="init_from",
         least=0,
     )
-    lora_alpha: float | None = option(None, "Scale of LoRA times its rank; defaults to twice the rank.", above=0)
+    lora_alpha: float | None = option(
+        None, "Scale of LoRA times its rank; defaults to twice the rank.", needs="lora_rank", above=0
+    )
     lora_targets: list[str] = option(
-        [], "Modules to which LoRA is added; defaults to the projections of attention and MLPs."
+        [], "Modules to which LoRA is added; defaults to the projections of attention and MLPs.", needs="lora_rank"
     )
     quantization: Literal["int8", "nf4"] | None = option(
         None,
         "Precision of the frozen projections with LoRA: int8 (needs torchao) or nf4 (4 bits; needs bitsandbytes).",
+        needs="lora_rank",
     )
     distillation_weight: float | None = option(
         None,
@@ -114,7 +118,10 @@ class TrainingArguments(Options):
         "the last decay_steps steps; such a run can be extended later with a larger max_steps.",
     )
     decay_steps: int | None = option(
-        None, "Number of steps of the decay, with warmup_stable_decay; defaults to a tenth of max_steps.", least=1
+        None,
+        "Number of steps of the decay, with warmup_stable_decay; defaults to a tenth of max_steps.",
+        needs="learning_rate_schedule=warmup_stable_decay",
+        least=1,
     )
     warmup_steps: int = option(100, "Number of steps of linear warm-up.", least=0)
     weight_decay: float = option(0.05, "Weight decay of tensors of two or more dimensions.", least=0, below=math.inf)
@@ -148,15 +155,12 @@ class TrainingArguments(Options):
         least=1,
     )
     save_steps: int = option(500, "Number of steps between checkpoints; the last step is always saved.", least=1)
-    save_total_limit: int = option(2, "Number of checkpoints to keep, besides those kept by keep_every.", least=1)
-    keep_every: int | None = option(
-        None, "Number of steps between checkpoints that are always kept, in addition to save_total_limit.", least=1
-    )
+    save_total_limit: int = option(2, "Number of checkpoints to keep.", least=1)
     keep_best: Literal["left_to_right", "any_order"] | None = option(
         None, "Make the model from the evaluated step with the fewest held-out bits per byte in these orders."
     )
     early_stopping_patience: int | None = option(
-        None, "With keep_best, stop after this number of evaluations without a better one.", least=1
+        None, "Stop after this number of evaluations without a better one.", needs="keep_best", least=1
     )
     num_samples: int = option(
         4, "Number of texts to generate in each evaluation. They are written to output_dir/samples.", least=0

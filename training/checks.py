@@ -47,21 +47,13 @@ def check_arguments(model: Architecture, data: DataArguments, training: Training
         raise ValueError("`max_gap_length` cannot be combined with `context_marks`. Remove one of them.")
     if data.context_marks is not None and model["architecture"] == "encoder":
         raise ValueError("`context_marks` needs a decoder. Remove it, or set `architecture=decoder`.")
-    if training.lora_rank and training.init_from is None:
-        raise ValueError("`lora_rank` needs an initial model. Set `init_from`, or remove `lora_rank`.")
     longest = read_config(training.init_from).max_gap_length if training.lora_rank else training.max_gap_length
     if training.max_gap_length not in (None, longest):  # an adapter keeps the configuration
         raise ValueError(f"With `lora_rank`, `max_gap_length` must be that of the initial model, {longest}. Change it.")
-    if not training.lora_rank and (training.lora_alpha or training.lora_targets):
-        raise ValueError("`lora_alpha` and `lora_targets` have no effect without `lora_rank`. Set it, or remove them.")
-    if training.quantization and not training.lora_rank:
-        raise ValueError("`quantization` needs LoRA. Set `lora_rank`, or remove `quantization`.")
     if training.distillation_weight and (training.init_from is None or model["architecture"] == "encoder"):
         raise ValueError("`distillation_weight` needs an initial decoder. Set `init_from`, or remove the weight.")
     if training.keep_best == "left_to_right" and model["architecture"] == "encoder":
         raise ValueError("`keep_best=left_to_right` needs a decoder. Set `keep_best=any_order`.")
-    if training.early_stopping_patience and not training.keep_best:
-        raise ValueError("`early_stopping_patience` has no effect without `keep_best`. Set both, or neither.")
     _check_folders(data, training.output_dir)
     _check_schedule(training)
     _check_objective(model, training)
@@ -112,8 +104,6 @@ def _check_schedule(training: TrainingArguments) -> None:
         raise ValueError(
             f"`warmup_steps` must be below `max_steps` ({num_steps}), but is {warmup}. Change one of them."
         )
-    if decay is not None and training.learning_rate_schedule != "warmup_stable_decay":
-        raise ValueError("`decay_steps` has no effect without `learning_rate_schedule=warmup_stable_decay`. Set both.")
     if decay is not None and warmup + decay > num_steps:
         raise ValueError(
             f"`warmup_steps` ({warmup}) and `decay_steps` ({decay}) are together more than `max_steps` ({num_steps}). "

@@ -117,7 +117,7 @@ def estimate_run(
     too_small = {
         "Memory: decrease `per_device_batch_size`, set `activation_checkpointing` to selective or full, or "
         f"{other}.": memory > available * 1e9,
-        "Disk: free some space, decrease `save_total_limit`, or increase `keep_every`.": not is_free,
+        "Disk: free some space, or decrease `save_total_limit`.": not is_free,
     }
     return values, [advice for advice, is_true in too_small.items() if is_true]
 
@@ -133,8 +133,7 @@ def find_gpu(name: str | None) -> tuple[str, GPU]:
 def disk_space(num_trained: int, training: TrainingArguments) -> tuple[str, bool]:
     """Describe the disk space of the checkpoints and of the final model. Also return whether this space is free."""
     checkpoint, final_model = num_trained * CHECKPOINT_BYTES, num_trained * 4
-    milestones = training.max_steps // (training.keep_every or training.max_steps + 1)
-    milestones += (first_decay_step(training) is not None) + (training.keep_best is not None)
+    milestones = (first_decay_step(training) is not None) + (training.keep_best is not None)
     kept = training.save_total_limit + 1 + milestones  # an old checkpoint is removed after the new one is written
     free = free_space(training.output_dir)
     sizes = f"{kept} checkpoints of {checkpoint / 1e9:,.1f} GB, model of {final_model / 1e9:,.1f} GB"

@@ -211,9 +211,9 @@ class Pretraining:
         logger.info("Resuming from %s.", checkpoint.path)
 
     def is_milestone(self, step: int) -> bool:
-        """Return whether to keep the checkpoint of a step forever or, if it is the best, until a better one."""
+        """Return whether to keep the checkpoint of a step: the best one so far, or that before the final decay."""
         is_best = self.training.keep_best and self.progress.evaluations and step == self.model_step
-        return is_best or step % (self.training.keep_every or step + 1) == 0 or step == first_decay_step(self.training)
+        return is_best or step == first_decay_step(self.training)
 
     @property
     def model_step(self) -> int:

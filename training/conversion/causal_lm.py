@@ -1,8 +1,7 @@
 # Copyright 2026 The AO-GPT package authors. SPDX-License-Identifier: Apache-2.0
 """Command that converts a causal language model into an any-order model with the same left-to-right predictions.
 
-    python training/conversion/causal_lm.py SOURCE OUTPUT_DIR [--max_length N] [--target_injection KIND]
-        [--start_token TOKEN]
+    python training/conversion/causal_lm.py SOURCE OUTPUT_DIR [--max_length N] [--start_token TOKEN]
 
 SOURCE is a folder or Hub name of a Llama, Mistral, Qwen2, Qwen3, SmolLM3, OLMo or GPT-2, or of another model with the
 layers of a Llama. The converted model has the weights of SOURCE. Left to right, it predicts what SOURCE predicts for a
@@ -34,12 +33,10 @@ from modeling_aogpt.conversion import SAME_NAMES, Blueprint, ReleasedArchitectur
 from modeling_aogpt.convert_reference_checkpoint import SIGMA_GPT
 from modeling_aogpt.loading import load_pretrained, read_any_config
 from modeling_aogpt.tokenization import load_tokenizer
-from modeling_aogpt.validation import check_choice
 from training.conversion.core import FAMILIES, check_predictions, convert_settings, read_source_facts, save_converted
 
 # Keys of `source_config` that are not settings of the source. Model cards and the export use them.
 SOURCE_FACTS = ("_name_or_path", "license", "generation_config", "mask_token")
-INJECTIONS = ("none", "adaln", "input", "shared", "per_layer")
 
 # Weights of a GPT-2 have the names of a released decoder, without the names of the target injection.
 GPT2 = ReleasedArchitecture(
@@ -48,39 +45,27 @@ GPT2 = ReleasedArchitecture(
 
 
 def convert_config(
-    source: PreTrainedConfig,
-    names: set[str],
-    start_token_id: int,
-    target_injection: str | None = None,
-    max_length: int | None = None,
+    source: PreTrainedConfig, names: set[str], start_token_id: int, max_length: int | None = None
 ) -> AOGPTConfig:
-    """Return the configuration of the any-order model.
+    """Return the configuration of the any-order model. For a GPT-2, it has a target injection by adaLN.
 
     Args:
         source (`PreTrainedConfig`): Configuration of the causal language model.
         names (`set` of `str`): Names of the weights of the source. They show which biases and norms it has.
         start_token_id (`int`): Token that begins every sequence.
-        target_injection (`str`, *optional*): See [`AOGPTConfig`]; defaults to `"none"`, or to `"adaln"` for a GPT-2.
         max_length (`int`, *optional*): Length of the longest sequence. Defaults to the limit of the source.
     """
-    settings = convert_settings(source, names, max_length)
-    is_gpt2 = isinstance(source, GPT2Config)
-    target_injection = target_injection or ("adaln" if is_gpt2 else "none")
-    allowed = INJECTIONS[1:] if is_gpt2 else INJECTIONS[:2]
-    check_choice("target_injection", target_injection, allowed, " for this model")
     given = json.loads(source.to_json_string())
     return AOGPTConfig(
-        **settings,
-        target_injection=target_injection,
+        **convert_settings(source, names, max_length),
+        target_injection="adaln" if isinstance(source, GPT2Config) else "none",
         start_token_id=start_token_id,
         source_config={name: value for name, value in given.items() if name not in SOURCE_FACTS},
     )
 
 
 @torch.no_grad()
-def convert_model(
-    source: PreTrainedModel, start_token_id: int, target_injection: str | None = None, max_length: int | None = None
-) -> AOGPTForAnyOrderLM:
+def convert_model(source: PreTrainedModel, start_token_id: int, max_length: int | None = None) -> AOGPTForAnyOrderLM:
     """Convert a causal language model into an any-order model, as described at the top of this file.
 
     Both models use the same memory for their weights (except for a GPT-2, whose weights are transposed), so training
@@ -90,20 +75,18 @@ def convert_model(
         ValueError: If a setting or a weight of the source is not supported, or if the predictions of the two models
             differ.
     """
-    blueprint, tensors = plan(source, start_token_id, target_injection, max_length)
+    blueprint, tensors = plan(source, start_token_id, max_length)
     model = blueprint.load(tensors).to(source.device)
     check_predictions(model, source)
     return model
 
 
-def plan(
-    source: PreTrainedModel, start_token_id: int, target_injection: str | None, max_length: int | None
-) -> tuple[Blueprint, Tensors]:
+def plan(source: PreTrainedModel, start_token_id: int, max_length: int | None) -> tuple[Blueprint, Tensors]:
     """Return the blueprint of the any-order model, and its tensors, which are checked.
 
     `source` can be a model on the meta device. Everything but the values of its weights is then checked.
     """
-    config = convert_config(source.config, set(source.state_dict()), start_token_id, target_injection, max_length)
+    config = convert_config(source.config, set(source.state_dict()), start_token_id, max_length)
     architecture = GPT2 if isinstance(source.config, GPT2Config) else SAME_NAMES
     blueprint = Blueprint.make(AOGPTForAnyOrderLM, config, architecture)
     tensors = released_tensors(source, config) | neutral_targets(blueprint)
@@ -138,7 +121,7 @@ def neutral_targets(blueprint: Blueprint) -> Tensors:
         tensors[name] = torch.zeros(weight.shape)
         if name.endswith("modulation.proj.bias"):  # shift, scale, gate, shift, scale, gate
             tensors[name].view(-1, config.hidden_size)[2::3] = 1.0
-        elif "target_embeddings" in name and config.target_injection == "adaln":
+        elif "target_embeddings" in name:
             std, generator = config.initializer_range, torch.Generator().manual_seed(0)
             nn.init.trunc_normal_(tensors[name], std=std, a=-3 * std, b=3 * std, generator=generator)
     return tensors
@@ -168,11 +151,7 @@ def read_generation_settings(causal: PreTrainedModel) -> dict[str, Any]:
 
 
 def convert(
-    source: str,
-    output_dir: Path,
-    target_injection: str | None = None,
-    start_token: str | None = None,
-    max_length: int | None = None,
+    source: str, output_dir: Path, start_token: str | None = None, max_length: int | None = None
 ) -> AOGPTForAnyOrderLM:
     """Convert a causal language model, and write the any-order model and its tokenizer to a new or empty folder.
 
@@ -186,7 +165,7 @@ def convert(
     # Raise errors before the weights are downloaded.
     with torch.device("meta"):
         empty = AutoModelForCausalLM.from_config(config)
-    plan(empty, start_token_id, target_injection, max_length)
+    plan(empty, start_token_id, max_length)
     if tokenizer.mask_token_id > config.vocab_size:
         raise ValueError(
             f"The tokenizer of SOURCE has ids up to {tokenizer.mask_token_id - 1}, but the embedding table of SOURCE "
@@ -194,7 +173,7 @@ def convert(
             "the added tokens from its tokenizer."
         )
     causal = load_pretrained(AutoModelForCausalLM, source, dtype="auto").eval()
-    model = convert_model(causal, start_token_id, target_injection, max_length)
+    model = convert_model(causal, start_token_id, max_length)
     model.config.num_valid_tokens = model.config.mask_token_id = tokenizer.mask_token_id
     model.generation_config.order = "left_to_right"  # until the model is trained in other orders
     mask = AutoTokenizer.from_pretrained(source, trust_remote_code=False).mask_token  # `tokenizer` has another one
@@ -209,11 +188,6 @@ def main(argv: list[str]) -> None:
     parser = Parser((), description="Convert a causal language model into an any-order model.")
     parser.add_argument("source", metavar="SOURCE", help="folder or Hub name of a causal language model")
     parser.add_argument("output_dir", type=Path, metavar="OUTPUT_DIR", help="folder to write; must be new or empty")
-    parser.add_argument(
-        "--target_injection",
-        choices=INJECTIONS,
-        help="how a row gets its target position (default: none for rotary positions, adaln for a GPT-2)",
-    )
     parser.add_argument("--start_token", help="token that begins every sequence (default: beginning- or end-of-text)")
     parser.add_argument("--max_length", type=int, help="length of the longest sequence (default: limit of SOURCE)")
     (arguments,) = parser.parse(argv)

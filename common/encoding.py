@@ -40,7 +40,8 @@ def encode_documents(
             f"{type(tokenizer).__name__} cannot be used, because it does not return the characters of each token. Use "
             "a fast tokenizer (of the library `tokenizers`)."
         )
-    columns = {"input_ids": Sequence(id_type(tokenizer)), "num_tokens": Value("int64"), "num_bytes": Value("int64")}
+    id_type = Value("uint16" if max(tokenizer.get_vocab().values()) < 2**16 else "uint32")
+    columns = {"input_ids": Sequence(id_type), "num_tokens": Value("int64"), "num_bytes": Value("int64")}
     if with_token_bytes:
         columns["token_bytes"] = Sequence(Value("int32"))
     if context_marks is not None:
@@ -63,11 +64,6 @@ def _encode_selected(
 ) -> dict[str, list]:
     selected = select(texts)
     return encode_batch(selected, **options) if selected else {column: [] for column in columns}
-
-
-def id_type(tokenizer: PreTrainedTokenizerBase) -> Value:
-    """Return the integer type in which the ids of a tokenizer are stored: 16 or 32 bits, unsigned."""
-    return Value("uint16" if max(tokenizer.get_vocab().values()) < 2**16 else "uint32")
 
 
 def encode_batch(

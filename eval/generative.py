@@ -233,14 +233,6 @@ def generative(models: Sequence[str], arguments: GenerativeArguments) -> list[di
     ]
 
 
-def write_results(results: list[dict[str, Any]], arguments: GenerativeArguments) -> None:
-    """Write results.json, table.md and frontier.png to `arguments.output_dir`."""
-    folder = arguments.output_dir
-    write_json(folder / "results.json", {"arguments": asdict(arguments), "cells": results})
-    write_text(folder / "table.md", f"{generative_table(results)}\n\n{generative_table(results, 'pooled')}\n")
-    draw_frontier(results, folder / "frontier.png")
-
-
 def draw_frontier(results: Sequence[dict[str, Any]], path: Path) -> None:
     """Plot generative perplexity against the mean unigram entropy of the samples.
 
@@ -265,9 +257,11 @@ def main(argv: list[str]) -> None:
     arguments, others = parser.parse(argv)
     results = generative([find_model(name) for name in others.models], arguments)
     if PartialState().is_main_process:
-        write_results(results, arguments)
-        print(generative_table(results))
-        print(f"Written: {arguments.output_dir}/samples, results.json, table.md, frontier.png")
+        folder, table = arguments.output_dir, generative_table(results)
+        write_json(folder / "results.json", {"arguments": asdict(arguments), "cells": results})
+        write_text(folder / "table.md", f"{table}\n\n{generative_table(results, 'pooled')}\n")
+        draw_frontier(results, folder / "frontier.png")
+        print(table, f"Written: {folder}/samples, results.json, table.md, frontier.png", sep="\n")
 
 
 if __name__ == "__main__":

@@ -51,14 +51,6 @@ TOKENS_PER_CALL = 32  # generated at once; afterwards, texts that contain a stop
 OTHER_ARGUMENTS = ("max_batch_size", "trust_remote_code")  # the harness passes these to every model
 
 
-def _to_tensors(queries: Sequence[Gap]) -> tuple[torch.LongTensor, torch.BoolTensor, torch.BoolTensor]:
-    """Return `ids` (padded on the right), `attention_mask` and `is_scored`, all (batch, n)."""
-    ids = pad_sequence([torch.tensor(query.ids) for query in queries], batch_first=True)
-    positions = torch.arange(ids.shape[1])
-    starts, lengths, ends = torch.tensor([[one.start, one.length, len(one.ids)] for one in queries]).T[..., None]
-    return ids, positions < ends, (positions >= starts) & (positions < starts + lengths)
-
-
 @dataclass
 class HarnessArguments(Options):
     """Arguments of the model type `aogpt`, which are passed with `--model_args`."""
@@ -250,8 +242,11 @@ class AnyOrderLM(LM):
     def _score(self, items: list[tuple[Gap, bool]], generator: torch.Generator) -> list[tuple[float, bool]]:
         """Return the results of a batch of queries."""
         queries, (with_greedy, *_) = zip(*items, strict=True)
-        batch = [tensor.to(self.model.device) for tensor in _to_tensors(queries)]
-        ids, is_token, is_target = batch
+        ids = pad_sequence([torch.tensor(query.ids) for query in queries], batch_first=True).to(self.model.device)
+        positions = torch.arange(ids.shape[1], device=ids.device)
+        bounds = torch.tensor([[one.start, one.start + one.length, len(one.ids)] for one in queries], device=ids.device)
+        starts, ends, lengths = bounds.T[..., None]
+        is_token, is_target = positions < lengths, (positions >= starts) & (positions < ends)
         output = self.model.log_likelihood(
             ids,
             targets=is_target,
@@ -261,7 +256,9 @@ class AnyOrderLM(LM):
             attention_mask=is_token.long(),
             generator=generator,
         )
-        is_greedy = self._is_greedy(*batch, generator).tolist() if with_greedy else [False] * len(queries)
+        is_greedy = [False] * len(queries)
+        if with_greedy:
+            is_greedy = self._is_greedy(ids, is_token, is_target, generator).tolist()
         return list(zip(output.log_likelihood.tolist(), is_greedy, strict=True))
 
     @torch.no_grad()

@@ -100,11 +100,10 @@ class Judge:
 
 def _have_same_ids(one: PreTrainedTokenizerBase, other: PreTrainedTokenizerBase) -> bool:
     """Return whether two tokenizers have the same vocabulary, except for mask tokens, which samples do not contain."""
-
-    def vocabulary(tokenizer: PreTrainedTokenizerBase) -> dict[str, int]:
-        return {token: id for token, id in tokenizer.get_vocab().items() if token != tokenizer.mask_token}
-
-    return vocabulary(one) == vocabulary(other)
+    vocabularies = [part.get_vocab() for part in (one, other)]
+    for vocabulary, part in zip(vocabularies, (one, other), strict=True):
+        vocabulary.pop(part.mask_token, None)
+    return vocabularies[0] == vocabularies[1]
 
 
 def make_samples(sequences: list[list[int]], tokenizer: PreTrainedTokenizerBase) -> list[Sample]:

@@ -162,7 +162,10 @@ def zero_shot(
     tokenizer = _load_tokenizer(model_name, scorer, arguments)
     length = choose_length(scorer.model, arguments, default_length(model_name, scorer.model.config))
     if isinstance(scorer, CausalScorer):
-        scorer.start_id = _choose_start(tokenizer, length, arguments)
+        if arguments.is_published:  # the protocol does not score the first token of a sequence
+            check_integer("sequence_length", length, least=2)
+        else:
+            scorer.start_id = tokenizer.eos_token_id if tokenizer.bos_token_id is None else tokenizer.bos_token_id
     with in_turn(accelerator):
         packing = arguments.packing or settings_of_run(model_name).get("packing", "packed")
         texts = {
@@ -254,14 +257,6 @@ def choose_length(model: PreTrainedModel, arguments: ScoringArguments, default: 
         length = min(length, PUBLISHED_LENGTH) if arguments.datasets else length
     check_integer("sequence_length", length, most=longest)
     return length
-
-
-def _choose_start(tokenizer: PreTrainedTokenizerBase, length: int, arguments: ScoringArguments) -> int | None:
-    """Return the id that a causal model reads first, so that the first token of a text is scored, or return None."""
-    if arguments.is_published:  # the protocol does not score the first token of a sequence
-        check_integer("sequence_length", length, least=2)
-        return None
-    return tokenizer.eos_token_id if tokenizer.bos_token_id is None else tokenizer.bos_token_id
 
 
 def _load_texts(arguments: ScoringArguments, packing: str) -> Iterator[tuple[str, Dataset, dict[str, Any]]]:

@@ -96,6 +96,7 @@ SETTINGS = {
     "n_embd": "hidden_size",
     "block_size": "max_position_embeddings",
     "vocab_size": "vocab_size",
+    "bias": "attention_bias",
 }
 # The same map for the config.json of encoders. `cond_dim` is the width of SEDD's noise-level embedding. RADD models
 # also have this setting, but do not use it.
@@ -190,7 +191,7 @@ def load_encoder(source: Path, weights: str | None) -> MDMEncoderForMaskedLM:
     tensors = {name.removeprefix("backbone."): tensor for name, tensor in read_tensors(source).items()}
     is_mdlm = settings.get("model_type") == "mdlm"
     architecture = MDLM if is_mdlm else SEDD if "sigma_map.mlp.0.weight" in tensors else RADD
-    config = (read_mdlm_config if is_mdlm else read_encoder_config)(settings, architecture, source)
+    config = read_encoder_config(settings, architecture, source)
     blueprint = Blueprint.make(MDMEncoderForMaskedLM, config, architecture)
     # The file also contains the rotary frequencies. Compare them with the frequencies of the configuration: no other
     # tensor shows whether the number of heads and the base are right.
@@ -204,7 +205,7 @@ def load_encoder(source: Path, weights: str | None) -> MDMEncoderForMaskedLM:
         )
     blueprint.check(tensors, str(source), f"its config.json ({architecture.name})")
     model = blueprint.load(tensors)
-    return remove_noise_level(model, read_mdlm_config(settings, RADD, source)) if is_mdlm else model
+    return remove_noise_level(model, read_encoder_config(settings, RADD, source)) if is_mdlm else model
 
 
 @torch.no_grad()
@@ -242,7 +243,10 @@ def remove_noise_level(model: MDMEncoderForMaskedLM, config: MDMEncoderConfig) -
 
 
 def read_encoder_config(given: dict[str, Any], architecture: ReleasedArchitecture, source: Path) -> MDMEncoderConfig:
-    """Return the configuration of a SEDD or RADD. `given` are the contents of config.json in the folder `source`."""
+    """Return the configuration of an encoder. `given` are the contents of config.json in the folder `source`."""
+    if given.get("model_type") == "mdlm":
+        require("time_conditioning", given.get("time_conditioning"), False, source)
+        return make_config(MDMEncoderConfig, given, MDLM_SETTINGS, architecture, source)
     sizes, graph = given.get("model"), given.get("graph")
     if not isinstance(sizes, dict) or not isinstance(graph, dict):
         raise ValueError(
@@ -257,15 +261,8 @@ def read_encoder_config(given: dict[str, Any], architecture: ReleasedArchitectur
             f"{source}/config.json has tokens {given.get('tokens')!r}, but must have the number of ids of text. "
             "Download the folder again."
         )
-    settings = rename_settings(sizes, ENCODER_SETTINGS, f"{source}/config.json")
-    return make_config(MDMEncoderConfig, settings | {"vocab_size": given["tokens"] + 1}, architecture, source)
-
-
-def read_mdlm_config(given: dict[str, Any], architecture: ReleasedArchitecture, source: Path) -> MDMEncoderConfig:
-    """Return the configuration of an MDLM. `given` are the contents of config.json in the folder `source`."""
-    settings = rename_settings(given, MDLM_SETTINGS, f"{source}/config.json")
-    require("time_conditioning", given.get("time_conditioning"), False, source)
-    return make_config(MDMEncoderConfig, settings, architecture, source)
+    others = {"vocab_size": given["tokens"] + 1}
+    return make_config(MDMEncoderConfig, sizes, ENCODER_SETTINGS, architecture, source, **others)
 
 
 def read_config(
@@ -273,19 +270,11 @@ def read_config(
 ) -> AOGPTConfig:
     """Return the configuration for the `model_args` in `checkpoint`, the contents of the released file `source`."""
     given = checkpoint["model_args"]
-    settings = rename_settings(given, SETTINGS | {"bias": "attention_bias"}, f"`model_args` of {source}")
-    if unknown := given.keys() - SETTINGS.keys() - {"bias", "dropout"}:
+    if unknown := given.keys() - SETTINGS.keys() - {"dropout"}:
         raise ValueError(f"`model_args` of {source} has unknown settings: {', '.join(sorted(unknown))}. {RELEASED}")
-    settings |= dict.fromkeys(("attention_output_bias", "mlp_bias", "norm_bias"), given["bias"])
-    settings["target_embedding_size"] = tensors["transformer.wtpe.weight"].shape[-1]
-    return make_config(AOGPTConfig, settings, architecture, source)
-
-
-def rename_settings(given: dict[str, Any], names: dict[str, str], place: str) -> dict[str, Any]:
-    """Return the settings with the names of this package. Raise a `ValueError` if one is missing."""
-    if missing := [name for name in names if name not in given]:
-        raise ValueError(f"{place} has no {', '.join(missing)}. Download the model again. {OTHER_CONVERTER}")
-    return {new: given[old] for old, new in names.items()}
+    others = dict.fromkeys(("attention_output_bias", "mlp_bias", "norm_bias"), given.get("bias"))
+    others["target_embedding_size"] = tensors["transformer.wtpe.weight"].shape[-1]
+    return make_config(AOGPTConfig, given, SETTINGS, architecture, source, **others)
 
 
 def require(name: str, given: Any, value: Any, source: Path) -> None:
@@ -298,9 +287,22 @@ def require(name: str, given: Any, value: Any, source: Path) -> None:
 
 
 def make_config(
-    config_class: type[AOGPTConfig], settings: dict[str, Any], architecture: ReleasedArchitecture, source: Path
+    config_class: type[AOGPTConfig],
+    given: dict[str, Any],
+    names: dict[str, str],
+    architecture: ReleasedArchitecture,
+    source: Path,
+    **others: Any,
 ) -> AOGPTConfig:
-    """Return the configuration with `settings`. A vocabulary of GPT-2's size has GPT-2's end-of-text token."""
+    """Return the configuration with `others` and the `given` settings, of which `names` has the names in this package.
+
+    A vocabulary of GPT-2's size has GPT-2's end-of-text token.
+    """
+    if missing := [name for name in names if name not in given]:
+        raise ValueError(
+            f"The settings of {source} have no {', '.join(missing)}. Download the model again. {OTHER_CONVERTER}"
+        )
+    settings = {new: given[old] for old, new in names.items()} | others
     gpt2_size = GPT2_VOCAB_SIZE + 1 if config_class is MDMEncoderConfig else GPT2_PADDED_VOCAB_SIZE
     if settings["vocab_size"] == gpt2_size:  # an encoder has one id more, the mask
         settings["bos_token_id"] = settings["eos_token_id"] = GPT2_VOCAB_SIZE - 1

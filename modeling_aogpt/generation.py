@@ -403,8 +403,14 @@ class AnyOrderGenerationMixin(GenerationMixin):
                     "`max_length` to append masks."
                 )
             if attention_mask is None and length > inputs.shape[1]:
-                is_start = start_mask(self.config, inputs, attention_mask)
-                warn_if_padded(inputs.masked_fill(is_start, -1), self._find_token_id("pad_token_id", config))
+                prompts = inputs.masked_fill(start_mask(self.config, inputs, attention_mask), -1)
+                pad = self._find_token_id("pad_token_id", config)
+                if pad is not None and inputs.shape[1] > 1 and (prompts[:, [0, -1]] == pad).any():
+                    logger.warning_once(
+                        f"A prompt begins or ends with the padding token ({pad}), but there is no `attention_mask`, so "
+                        "this token is treated as text. Pass the tokenizer's `attention_mask`, or call "
+                        "`model.generate(**tokenizer(...))`."
+                    )
         is_token = token_mask(self.config, inputs, attention_mask)
         num_new, most = length - inputs.shape[1], self.config.max_position_embeddings
         if self.config.start_token_id is not None and not is_token.all(dim=1).any():
@@ -460,16 +466,6 @@ class AnyOrderGenerationMixin(GenerationMixin):
             except OSError as error:  # usually there is no file: keep the default from the model configuration
                 if "valid JSON" in str(error):
                     raise
-
-
-def warn_if_padded(prompts: torch.LongTensor, pad_token_id: int | None) -> None:
-    """Warn if a prompt (batch, n) without `attention_mask` seems to contain padding."""
-    if pad_token_id is not None and prompts.shape[1] > 1 and (prompts[:, [0, -1]] == pad_token_id).any():
-        logger.warning_once(
-            f"A prompt begins or ends with the padding token ({pad_token_id}), but there is no `attention_mask`, so "
-            "this token is treated as text. Pass the tokenizer's `attention_mask`, or call "
-            "`model.generate(**tokenizer(...))`."
-        )
 
 
 def check_processors(processors: LogitsProcessorList, has_prefix: bool) -> None:

@@ -599,20 +599,14 @@ def average_over_orders(
     """
     log_likelihood, totals = per_token.sum(dim=-1), torch.stack(totals)
     check_finite(log_likelihood, scorer.model.dtype)
+    error = torch.full_like(log_likelihood, torch.nan if is_random else 0.0)
     return LogLikelihoodOutput(
         log_likelihood=log_likelihood,
         token_log_likelihood=per_token,
-        standard_error=standard_error_of_mean(totals) if is_random else torch.zeros_like(totals[0]),
+        standard_error=totals.std(dim=0) / len(totals) ** 0.5 if is_random and len(totals) > 1 else error,
         importance_weighted=totals.logsumexp(dim=0) - math.log(len(totals)),
         num_rows=scorer.num_rows,
     )
-
-
-def standard_error_of_mean(values: torch.Tensor) -> torch.Tensor:
-    """Return the standard error (batch,) of the mean of independent draws (draws, batch); NaN for a single draw."""
-    if len(values) == 1:
-        return torch.full_like(values[0], torch.nan)
-    return values.std(dim=0) / len(values) ** 0.5
 
 
 def standard_error_of_pairs(draws: list[torch.Tensor]) -> torch.Tensor:

@@ -81,14 +81,6 @@ class SigmaEmbedding(nn.Module):
         return self.down_proj(F.silu(self.up_proj(sinusoids)))
 
 
-def rows_before(is_token: torch.BoolTensor) -> torch.LongTensor:
-    """Return, for each row (batch, rows), the index of the last token before it, or its own index if there is none."""
-    own = torch.arange(is_token.shape[1], device=is_token.device).expand_as(is_token)
-    last = own.masked_fill(~is_token, -1).cummax(dim=1).values
-    before = F.pad(last[:, :-1], (1, 0), value=-1)
-    return torch.where(before < 0, own, before)
-
-
 class MDMEncoderPreTrainedModel(AOGPTPreTrainedModel):
     """Base class of all encoders (see [`AOGPTPreTrainedModel`])."""
 
@@ -167,8 +159,12 @@ class MDMEncoderModel(MDMEncoderPreTrainedModel, AOGPTStack):
             **kwargs,
         )
         if self.config.shift_predictions:
-            rows = rows_before(is_token)[..., None].expand_as(hidden_states)
-            hidden_states = hidden_states.gather(1, rows)
+            # Use the row of the last token before each row or, if there is none, the row itself.
+            own = torch.arange(is_token.shape[1], device=is_token.device).expand_as(is_token)
+            last = own.masked_fill(~is_token, -1).cummax(dim=1).values
+            before = F.pad(last[:, :-1], (1, 0), value=-1)
+            rows = torch.where(before < 0, own, before)
+            hidden_states = hidden_states.gather(1, rows[..., None].expand_as(hidden_states))
         return BaseModelOutput(last_hidden_state=hidden_states)
 
     def _prepare_sigma(

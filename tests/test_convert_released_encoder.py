@@ -24,7 +24,6 @@ from modeling_aogpt.convert_reference_checkpoint import (
     convert,
     load_released,
     read_encoder_config,
-    read_mdlm_config,
 )
 from tests.references import log_score, network_output
 
@@ -111,9 +110,7 @@ def test_logits_are_those_of_the_denoiser(name: str, source: Path) -> None:
 
 def test_a_gpt2_vocabulary_has_its_end_of_text_token(name: str, settings: dict[str, Any]) -> None:
     def read(changes: dict[str, Any]) -> MDMEncoderConfig:
-        if name == "mdlm":
-            return read_mdlm_config(settings | changes, MDLM, Path("source"))
-        return read_encoder_config(settings | changes, SEDD, Path("source"))
+        return read_encoder_config(settings | changes, MDLM if name == "mdlm" else SEDD, Path("source"))
 
     config = read({"tokens": 50257, "vocab_size": 50258})
     assert (config.vocab_size, config.mask_token_id) == (50258, 50257)

@@ -124,10 +124,12 @@ def test_context_marks_are_in_pairs(text: str) -> None:
         split_context(text, "[]")
 
 
-@pytest.mark.parametrize(("marks", "packing"), [("[]", "packed"), ("[", "documents"), ("||", "documents")])
-def test_wrong_context_marks_are_refused(arguments: DataArguments, marks: str, packing: str) -> None:
+@pytest.mark.parametrize("marks", ["[", "||"])
+def test_wrong_context_marks_are_refused(arguments: DataArguments, marks: str) -> None:
     with pytest.raises(ValueError, match="`context_marks` must be two different"):
-        replace(arguments, packing=packing, context_marks=marks)
+        replace(arguments, packing="documents", context_marks=marks)
+    with pytest.raises(ValueError, match="`context_marks` has no effect without `packing=documents`"):
+        replace(arguments, packing="packed", context_marks="[]")
 
 
 def test_empty_documents_are_counted(arguments: DataArguments, caplog: pytest.LogCaptureFixture) -> None:

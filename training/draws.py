@@ -105,15 +105,11 @@ class MaskDraws:
     def draw_times(self, samples: torch.LongTensor) -> torch.DoubleTensor:
         """Return the diffusion time of each sample, in (0, 1]."""
         shifts = uniform_numbers(self.seed, TIMES, samples // self.batch_size, 1)[:, 0]
-        indices = samples % self.batch_size * _spreading_factor(self.batch_size) % self.batch_size
-        return 1 - (shifts + indices / self.batch_size) % 1
+        size, golden = self.batch_size, round(self.batch_size * (math.sqrt(5) - 1) / 2)
+        # The first number from 0.618 `size` (the golden section) upwards that is coprime to `size`.
+        factor = next(factor for factor in range(max(golden, 1), size + 2) if math.gcd(factor, size) == 1)
+        return 1 - (shifts + samples % size * factor % size / size) % 1
 
 
 def _sample_numbers(features: Sequence[Mapping[str, object]]) -> torch.LongTensor:
     return torch.tensor([int(feature["order_seed"]) for feature in features])
-
-
-def _spreading_factor(size: int) -> int:
-    """Return the first number from 0.618 `size` (the golden section) upwards that is coprime to `size`."""
-    golden = round(size * (math.sqrt(5) - 1) / 2)
-    return next(factor for factor in range(max(golden, 1), size + 2) if math.gcd(factor, size) == 1)

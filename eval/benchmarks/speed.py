@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
+from operator import truediv
 from pathlib import Path
 from typing import Any, Literal
 
@@ -157,9 +158,11 @@ def time_contenders(
                 "num_steps": num_steps,
                 "seconds": min(times),
                 "all_seconds": list(times),
-                "ratio": _compare(times, seconds["decoder" if num_steps else "one-by-one", num_steps]),
+                # The median over rounds of the time divided by the time of another contender.
+                "ratio": statistics.median(map(truediv, times, references)),
             }
             for (name, num_steps), times in seconds.items()
+            for references in [seconds["decoder" if num_steps else "one-by-one", num_steps]]
         ]
 
 
@@ -176,11 +179,6 @@ def synchronize(device: torch.device) -> None:
     """Wait until an accelerator has finished its queued work."""
     if device.type != "cpu":
         torch.accelerator.synchronize(device)
-
-
-def _compare(times: list[float], references: list[float]) -> float:
-    """Return the median over rounds of the time divided by the time of another contender."""
-    return statistics.median(one / other for one, other in zip(times, references, strict=True))
 
 
 def describe_hardware(device: torch.device) -> dict[str, Any]:

@@ -44,11 +44,14 @@ class Options:
                 for value in given if isinstance(given, list) else [given]:
                     if bound is not None and value is not None and not is_within(value, bound):
                         raise ValueError(f"`{item.name}` must be {words} {bound}, but is {value}.")
-            needs = item.metadata.get("needs", "")
-            needed, _, wanted = needs.partition("=")
-            is_default = given == (item.default_factory() if item.default is MISSING else item.default)
-            if needs and not is_default and not (getattr(self, needed) == wanted if wanted else getattr(self, needed)):
-                raise ValueError(f"`{item.name}` has no effect without `{needs}`. Set both, or remove `{item.name}`.")
+            if needs := item.metadata.get("needs"):
+                default = item.default_factory() if item.default is MISSING else item.default
+                name, _, value = needs.partition("=")
+                is_met = getattr(self, name) == value if value else getattr(self, name)
+                if given != default and not is_met:
+                    raise ValueError(
+                        f"`{item.name}` has no effect without `{needs}`. Set both, or remove `{item.name}`."
+                    )
 
     @classmethod
     def from_settings(cls, settings: Mapping[str, Any]) -> "Options":

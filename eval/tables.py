@@ -110,7 +110,7 @@ def show_metric(metric: str, digits: int) -> Callable[[dict[str, Any]], str]:
 
 # Columns of the table of eval/zero_shot.py. To add a column, add a line: the header, `l` or `r` for the alignment, and
 # a function that returns the text of a cell. The function gets the results of one measure on one text, with the keys
-# `text` and `measure`. `_summarize` in eval/zero_shot.py computes these results.
+# `text` and `measure`. `_score_text` in eval/zero_shot.py computes these results.
 COLUMNS: dict[str, tuple[str, Callable[[dict[str, Any]], str]]] = {
     "text": ("l", lambda result: result["text"]),
     "documents": ("r", lambda result: f"{result['documents']:,}"),

@@ -311,7 +311,14 @@ def _score_text(
     arguments: ScoringArguments,
     journal: Journal,
 ) -> dict[str, Any]:
-    """Return the number of scored tokens of a text, and the results of each measure (see `_summarize`)."""
+    """Return the number of scored tokens of a text, and the results of each measure.
+
+    The results are shown by the columns of `COLUMNS` in eval/tables.py.
+    """
+
+    def count_tokens(rows: list[dict[str, Any]]) -> np.ndarray:
+        return np.array([row["num_tokens"] - scorer.num_unscored for row in rows])
+
     batch_size = max(1, arguments.tokens_per_batch // length)
     measures = {}
     for measure, precision in precisions.items():
@@ -319,25 +326,11 @@ def _score_text(
         scored = [sequences[index] for index in released_subset(name, len(sequences))] if is_subset else sequences
         options = arguments.num_orders, arguments.seed, batch_size, precision, journal, name
         nats = score_sequences(scorer, [one["input_ids"] for one in scored], measure, *options)
-        measures[measure] = _summarize(scorer, scored, nats)
-    return {"tokens": sum(_count_tokens(scorer, sequences)), "measures": measures}
-
-
-def _summarize(scorer: ModelScorer, sequences: list[dict[str, Any]], nats: np.ndarray) -> dict[str, Any]:
-    """Return the results of one measure on one text. They are shown by the columns of `COLUMNS` in eval/tables.py.
-
-    `nats` has the negative log-likelihood of each sequence.
-    """
-    results = {"sequences": len(sequences), **perplexity_over(nats, np.array(_count_tokens(scorer, sequences)))}
-    # `num_bytes` includes the first token. If it is not scored, bits per byte would be too low. Leave them out.
-    if not scorer.num_unscored:
-        results |= bits_per_byte_over(nats, np.array([one["num_bytes"] for one in sequences]))
-    return results
-
-
-def _count_tokens(scorer: ModelScorer, sequences: list[dict[str, Any]]) -> list[int]:
-    """Return the number of scored tokens of each sequence."""
-    return [one["num_tokens"] - scorer.num_unscored for one in sequences]
+        measures[measure] = {"sequences": len(scored), **perplexity_over(nats, count_tokens(scored))}
+        # `num_bytes` includes the first token. If it is not scored, bits per byte would be too low. Leave them out.
+        if not scorer.num_unscored:
+            measures[measure] |= bits_per_byte_over(nats, np.array([one["num_bytes"] for one in scored]))
+    return {"tokens": int(count_tokens(sequences).sum()), "measures": measures}
 
 
 def format_report(results: dict[str, Any]) -> str:

@@ -14,7 +14,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -34,7 +33,6 @@ from common.models import identity_of_weights, load_merged
 from common.results import read_finished_run, settings_of_run
 from model_cards.card import read_facts, render_card, task_of
 from model_cards.measurements import (
-    Measurement,
     add_run_facts,
     check_labels,
     read_run_measurements,
@@ -105,6 +103,12 @@ def stage(source: Path, repo_id: str, folder: Path, arguments: PublishArguments)
     model = load_local(model_folder)
     tokenizer = load_matching_tokenizer(model.config, arguments.tokenizer or str(model_folder))
     length = results["arguments"]["sequence_length"] if results else model.config.max_position_embeddings
+    task = task_of(model.config)
+    measurements = [] if results is None else read_run_measurements(results, task)
+    weights = identity_of_weights(str(model_folder)) if arguments.results else None
+    for path in arguments.results:
+        measurements += read_zero_shot_measurements(path, task, model.num_parameters(), weights)
+    check_labels(measurements)
     card = render_card(
         repo_id,
         _fit_texts(_choose_facts(model, source, results, arguments), tokenizer, length),
@@ -112,7 +116,7 @@ def stage(source: Path, repo_id: str, folder: Path, arguments: PublishArguments)
         model.num_parameters(),
         str(model.dtype).removeprefix("torch."),
         tokenizer.mask_token,
-        _read_measurements(model, model_folder, results, arguments.results),
+        measurements,
         length,
         pad_texts=results is not None and results["corpus"]["packing"] == "documents",
         is_left_to_right=model.generation_config.is_left_to_right,
@@ -147,19 +151,6 @@ def _choose_facts(
             "corpus is unknown. Pass the folder of the run, or use another card."
         )
     return facts
-
-
-def _read_measurements(
-    model: Model, folder: Path, results: dict[str, Any] | None, paths: Sequence[Path]
-) -> list[Measurement]:
-    """Return the measurements in the `results` of a run, if any, and in `paths`, files that eval/zero_shot.py wrote."""
-    weights = identity_of_weights(str(folder)) if paths else None
-    task = task_of(model.config)
-    measurements = [] if results is None else read_run_measurements(results, task)
-    for path in paths:
-        measurements += read_zero_shot_measurements(path, task, model.num_parameters(), weights)
-    check_labels(measurements)
-    return measurements
 
 
 def _fit_texts(facts: dict[str, Any], tokenizer: PreTrainedTokenizerBase, longest: int) -> dict[str, Any]:

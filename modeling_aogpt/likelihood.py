@@ -315,8 +315,8 @@ def score_orders(
     Without `sets`, all tokens are targets, and an ensemble permutes all tokens before each of them.
     """
     is_target, is_context = (scorer.is_token, torch.zeros_like(scorer.is_token)) if sets is None else sets
-    num_targets, num_context = is_target.sum(dim=-1), is_context.sum(dim=-1)
-    max_targets, max_context = int(num_targets.max()), int(num_context.max())
+    num_context = is_context.sum(dim=-1)
+    max_targets, max_context = int(is_target.sum(dim=-1).max()), int(num_context.max())
     # With more target rows than context rows, most attention scores would be wasted on pairs of different orders.
     orders_per_pass = max(1, min(max_context, scorer.rows_per_pass - max_context) // max(1, max_targets))
     is_context_random = of_context.is_random or ensemble_size > 1
@@ -325,13 +325,18 @@ def score_orders(
     totals, per_token = [], torch.zeros(is_target.shape, dtype=torch.float64, device=is_target.device)
     for first in range(0, num_orders, orders_per_pass):
         number = min(orders_per_pass, num_orders - first)
-        # 1. Draw an order of the context, and several orders of the targets. Each of them becomes a branch.
-        drawn = of_context.draw(scorer.is_token, scorer.generator)
-        parts = [group_orders(drawn, (~is_context).long())[:, :max_context]]
-        for _ in range(number):
-            drawn = of_targets.draw(scorer.is_token, scorer.generator)
-            parts.append(group_orders(drawn, (~is_target).long())[:, :max_targets])
-        columns, branches = join_branches(parts, num_context, num_targets)
+        # 1. Draw an order of the context, and orders of the targets. Each of these becomes a branch: 0, 1, ...
+        columns, branches = [], []
+        draws = [(of_context, is_context), *[(of_targets, is_target)] * number]
+        for branch, (orders, is_member) in enumerate(draws, CONTEXT):
+            size = is_member.sum(dim=-1, keepdim=True)
+            ranks = torch.arange(int(size.max()), device=size.device)
+            drawn = orders.draw(scorer.is_token, scorer.generator)
+            columns.append(group_orders(drawn, (~is_member).long())[:, : len(ranks)])
+            branches.append(torch.where(ranks < size, branch, PADDING))
+        columns, branches = torch.cat(columns, dim=1), torch.cat(branches, dim=1)
+        padding_last = (branches == PADDING).long().argsort(dim=-1, stable=True)
+        columns, branches = index_by_rank(columns, padding_last), index_by_rank(branches, padding_last)
         # 2. Score the targets of every branch given the context.
         scores = scorer.score(columns, branches)
         if sets is not None:
@@ -342,24 +347,6 @@ def score_orders(
         totals += [scores.masked_fill(branches != branch, 0.0).sum(dim=-1) for branch in range(number)]
         per_token.scatter_add_(1, columns, scores / num_orders)
     return average_over_orders(scorer, per_token, totals, of_targets.is_random or is_context_random)
-
-
-def join_branches(
-    parts: list[torch.LongTensor], num_context: torch.LongTensor, num_targets: torch.LongTensor
-) -> tuple[torch.LongTensor, torch.LongTensor]:
-    """Concatenate `parts`: first the context, then orders of the targets. Each of these orders becomes a branch.
-
-    The first `num_context` or `num_targets` (batch,) entries of each part are used. The result contains the target
-    position and the branch of each row, both (batch, rows).
-    """
-    branches = []
-    for branch, part in enumerate(parts, CONTEXT):  # CONTEXT is -1, so the orders of the targets are branches 0, 1, ...
-        ranks = torch.arange(part.shape[1], device=part.device)
-        size = num_context if branch == CONTEXT else num_targets
-        branches.append(torch.where(ranks < size[:, None], branch, PADDING))
-    order, branches = torch.cat(parts, dim=1), torch.cat(branches, dim=1)
-    padding_last = (branches == PADDING).long().argsort(dim=-1, stable=True)
-    return index_by_rank(order, padding_last), index_by_rank(branches, padding_last)
 
 
 def prepare_steps(

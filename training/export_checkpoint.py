@@ -14,18 +14,9 @@ from common.commands import Parser, one_line_errors
 from common.files import check_empty_folder
 from common.models import save_model
 from modeling_aogpt.tokenization import load_tokenizer
-from training.checkpoints import STATE_FILE, Checkpoint, load_checkpoint, load_checkpoint_model, load_newest_checkpoint
+from training.checkpoints import STATE_FILE, load_checkpoint, load_checkpoint_model, load_newest_checkpoint
 
 PREFIXES = {"ema": "average", "live": "weights"}  # prefixes of the names of tensors in a checkpoint
-
-
-def find_checkpoint(path: Path) -> Checkpoint:
-    """Load a checkpoint, or the newest checkpoint of a run. Raise a `ValueError` if there is no checkpoint."""
-    if path.is_file() or (path / STATE_FILE).exists():
-        return load_checkpoint(path)
-    if (checkpoint := load_newest_checkpoint(path)) is None:
-        raise ValueError(f"{path} is neither a checkpoint nor the folder of a run with a checkpoint. Check the path.")
-    return checkpoint
 
 
 @one_line_errors()
@@ -37,8 +28,11 @@ def main(argv: list[str]) -> None:
     weights_help = "ema: moving averages of the weights. live: weights of the last step."
     parser.add_argument("--weights", choices=PREFIXES, default="ema", help=weights_help)
     (arguments,) = parser.parse(argv)
+    path = arguments.checkpoint
     check_empty_folder(arguments.output_dir)
-    checkpoint = find_checkpoint(arguments.checkpoint)
+    is_checkpoint = path.is_file() or (path / STATE_FILE).exists()
+    if (checkpoint := load_checkpoint(path) if is_checkpoint else load_newest_checkpoint(path)) is None:
+        raise ValueError(f"{path} is neither a checkpoint nor the folder of a run with a checkpoint. Check the path.")
     tokenizer = load_tokenizer(checkpoint.path.parent / "tokenizer")
     save_model(load_checkpoint_model(checkpoint, PREFIXES[arguments.weights]), tokenizer, arguments.output_dir)
     print(f"Written: {arguments.output_dir} (step {checkpoint.step}, {arguments.weights} weights).")

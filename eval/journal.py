@@ -38,7 +38,6 @@ class Journal:
         self.state = PartialState()
         self.folder = folder
         self.done: dict[str, dict[int, Any]] = defaultdict(dict)
-        self.new: list[tuple[str, int, Any]] = []
         self.file = None if folder is None else folder / f"process-{self.state.process_index}.jsonl"
         if folder is not None:
             for path in sorted(folder.glob("*.jsonl")):
@@ -68,30 +67,25 @@ class Journal:
         own_work = work[self.state.process_index :: self.state.num_processes]
         for key, indices in progress_bar(own_work, leave=False, disable=not self.state.is_local_main_process, **bar):
             self.add(key, indices, compute(key, indices))
-        return {key: self.gather(key, size) for key, size in sizes.items()}
+        for of_process in gather({key: self.done[key] for key in sizes}, self.state.num_processes):
+            for key, values in of_process.items():
+                self.done[key].update(values)
+        for key, size in sizes.items():
+            if self.done[key].keys() != set(range(size)):
+                folder = "" if self.file is None else f" Remove {self.file.parent}, and start again."
+                raise RuntimeError(
+                    f"Each of the {size} sequences of {key} must have a result, but there are {len(self.done[key])} "
+                    f"results.{folder}"
+                )
+        return {key: [self.done[key][index] for index in range(size)] for key, size in sizes.items()}
 
     def add(self, key: str, indices: Sequence[int], values: Sequence[Any]) -> None:
         """Add the values of a batch. `key` names what was computed. `indices` are the indices of the sequences."""
-        self.new += [(key, index, value) for index, value in zip(indices, values, strict=True)]
+        self.done[key].update(zip(indices, values, strict=True))
         if self.file is not None:
             self.file.parent.mkdir(parents=True, exist_ok=True)
             with self.file.open("a", encoding="utf-8") as file:  # the first "\n" ends a line that was cut off
                 file.write("\n" + json.dumps([key, list(indices), list(values)]) + "\n")
-
-    def gather(self, key: str, size: int) -> list[Any]:
-        """Return the values with this `key` from all processes. Check that each was computed exactly once."""
-        own = [(index, value) for added, index, value in self.new if added == key]
-        self.new = [entry for entry in self.new if entry[0] != key]
-        gathered = [pair for pairs in gather(own, self.state.num_processes) for pair in pairs]
-        found = sorted([*self.done[key], *(index for index, _ in gathered)])
-        if found != list(range(size)):
-            folder = "" if self.file is None else f" Remove {self.file.parent}, and start again."
-            raise RuntimeError(
-                f"Each of the {size} sequences of {key} must have one result, but there are {len(found)} results for "
-                f"{len(set(found))} sequences.{folder}"
-            )
-        self.done[key].update(gathered)
-        return [self.done[key][index] for index in range(size)]
 
     def remove(self) -> None:
         """Remove the files. Every process must call this method after the results are written."""

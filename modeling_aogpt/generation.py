@@ -197,9 +197,8 @@ class AnyOrderGenerationMixin(GenerationMixin):
             inputs = inputs.long()
             if attention_mask is not None:
                 check_aligned("attention_mask", attention_mask, inputs)
-            is_token = token_mask(self.config, inputs, attention_mask).to(
-                inputs.device
-            )  # padding may have the mask id, too
+            # Padding may have the mask id, too.
+            is_token = token_mask(self.config, inputs, attention_mask).to(inputs.device)
             is_continuation = not ((inputs == self.config.mask_token_id) & is_token).any()
         config = config.with_arguments(kwargs, is_continuation=is_continuation)
         self._check_architecture(config)

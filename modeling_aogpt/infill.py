@@ -4,8 +4,7 @@
 `infill` compares several lengths of a gap. For each length, it fills in the gap with likely tokens, and computes the
 likelihood of the whole text from left to right. It then chooses the length with the likeliest text. In measurements,
 this finds the right length more often than two other rules, which compare the likelihood of only the text around the
-gap, or the mean log-probability of the tokens in the gap (docs/infilling.md). The lengths of several gaps are chosen
-together if there are few combinations, and otherwise one after another.
+gap, or the mean log-probability of the tokens in the gap (docs/infilling.md).
 
 Texts are encoded part by part, so that the tokens of all parts decode to the text. A tokenizer encodes a whole text in
 another way than a part of a text: SentencePiece puts a space before a text, and WordPiece begins a word with it. A part
@@ -87,11 +86,9 @@ class InfillingOutput(ModelOutput):
 
 @dataclass
 class LengthSearch:
-    """The search for the lengths of the gaps of one text.
+    """The search for the lengths of the gaps of one text (see [`AnyOrderInfillingMixin.infill`]).
 
-    A candidate contains one length for each gap. In each round, some candidates are compared: all of them if there is
-    only one gap, or if there are at most 64. Otherwise, each round compares the lengths of one gap, from the first to
-    the last. Earlier gaps then have the lengths that were chosen for them, and later gaps have their shortest lengths.
+    A candidate contains one length for each gap. Each round compares all candidates, or the lengths of one gap.
 
     Attributes:
         segments: Ids of each part of the text between the gaps.

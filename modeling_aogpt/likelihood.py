@@ -5,10 +5,6 @@ The ensemble over context orders (Eq. 4) is p_ens(x_i | context), the mean of p(
 permutations of the context. One of these permutations is always the current order, in which the context is read without
 an ensemble. The ensemble gain is log p_ens - log p, summed over ranks, where p is the probability for the current
 order. A context of fewer than two tokens has only one order, so its gain is 0.
-
-The ensemble gain can be computed at all ranks or, for uniformly random orders, estimated from random contexts. In both
-cases, log p for the current order is computed exactly, which takes only one row for each of the n tokens. The large
-variation of log p between tokens thus adds no sampling error to the estimate.
 """
 
 import math
@@ -553,7 +549,8 @@ def ensemble_gain_of_random_orders(
     """Estimate the mean ensemble gain over all orders without bias, from random contexts as in Eq. 2.
 
     For each of M random permutations of a random context, the other tokens are predicted in parallel. Any of these
-    permutations could be the current order, so log p is averaged over all of them.
+    permutations could be the current order, so log p is averaged over all of them. Only the gain is estimated, because
+    log p itself varies much more between tokens.
 
     Returns:
         The gain (batch, n) by position, and an estimate (batch,) of its sum from each draw alone.

@@ -309,8 +309,71 @@ def mask_independently(
     return is_masked & is_target, probability_of_any / times
 
 
-class EncoderLikelihoodMixin:
-    """Mixin that gives encoders a method for lower bounds on log-likelihoods."""
+class MDMEncoderForMaskedLM(MDMEncoderPreTrainedModel, AOGPTWithHead, AnyOrderGenerationMixin):
+    """Encoder-only masked diffusion model. It predicts all masked positions at once, each given the unmasked tokens.
+
+    The softmax of the logits is the denoiser q_{0|t}(. | x_t), the distribution of the original text given the masked
+    text. SEDD models are trained to predict the score, a ratio of probabilities that determines the denoiser. If
+    noise masks each token with probability 1 - e^-sigma, this ratio is
+
+        p_t(x_t with y at masked i) / p_t(x_t) = e^-sigma / (1 - e^-sigma) * q_{0|t}(x_i = y | x_t),
+
+    because noise never changes a token to another token, but only masks it (arXiv 2406.03736, theorem 1). The factor
+    before q_{0|t} does not depend on y, so q_{0|t} is the softmax of the network's output over the ids of text.
+
+    Do not set `label_smoothing_factor` of the `Trainer`. It adds the log-probabilities of all ids, and the mask has
+    probability 0, so the loss would be infinite.
+
+    Examples:
+        >>> config = MDMEncoderConfig(vocab_size=101, hidden_size=32, num_hidden_layers=2, num_attention_heads=2)
+        >>> model = MDMEncoderForMaskedLM(config)
+        >>> model(torch.tensor([[5, config.mask_token_id, 7]])).logits.shape
+        torch.Size([1, 3, 101])
+        >>> model.generate(max_length=8, num_steps=4).shape
+        torch.Size([1, 8])
+    """
+
+    _auto_class = "AutoModelForMaskedLM"
+    model_class = MDMEncoderModel
+    decoding_state_class = EncoderDecodingState
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: torch.LongTensor,
+        attention_mask: torch.Tensor | None = None,
+        labels: torch.LongTensor | None = None,
+        sigma: torch.Tensor | None = None,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> MaskedLMOutput:
+        """Predict all masked positions.
+
+        Args:
+            input_ids (`torch.LongTensor` of shape `(batch, n)`): Tokens, with `config.mask_token_id` at masked
+                positions.
+            attention_mask (`torch.Tensor` of shape `(batch, n)`, *optional*): 0 at padding. Padding may be anywhere. It
+                does not change the logits of tokens and is not counted in positions.
+            labels (`torch.LongTensor` of shape `(batch, n)`, *optional*): Ids to predict, by position; -100 and padding
+                are ignored.
+            sigma (`torch.Tensor` of shape `(batch,)`, *optional*): Noise level of each sequence, only for
+                `config.target_injection="sigma"`. Noise masks a token with probability 1 - e^-sigma, so sigma must be
+                positive. By default, this probability is 0.999 times the fraction of masked tokens in the sequence.
+            kwargs: Other arguments that Transformers may pass to any model, such as `output_hidden_states`.
+
+        Returns:
+            `MaskedLMOutput` with `logits` (batch, n, vocab_size) and `loss`. At masked positions, the softmax of the
+            logits is the predicted distribution q_{0|t}(. | x_t) over ids of text (Eq. 5). At unmasked positions,
+            the given token has probability 1. The loss is the mean cross-entropy over labels in nats.
+
+        Raises:
+            ValueError: If an id is out of range, if a sequence is too long, if a label differs from an unmasked token,
+                or if `sigma` is not allowed.
+        """
+        check_forward_arguments(self, kwargs)
+        input_ids = prepare_input_ids(self, input_ids, attention_mask, allow_mask=True)
+        output = self.model(input_ids, attention_mask=attention_mask, sigma=sigma, **kwargs)
+        logits = self.apply_head(output.last_hidden_state)
+        return self.make_masked_lm_output(logits, input_ids, attention_mask, labels, output, **kwargs)
 
     @suggest_arguments
     @inference_method
@@ -401,70 +464,3 @@ class EncoderLikelihoodMixin:
                 "remove `orders`, `num_orders`, `block_length` and `stride`."
             )
         return scorer.mean_over_orders(is_target, resolve_orders(orders, num_orders, block_length, stride), num_orders)
-
-
-class MDMEncoderForMaskedLM(MDMEncoderPreTrainedModel, AOGPTWithHead, AnyOrderGenerationMixin, EncoderLikelihoodMixin):
-    """Encoder-only masked diffusion model. It predicts all masked positions at once, each given the unmasked tokens.
-
-    The softmax of the logits is the denoiser q_{0|t}(. | x_t), the distribution of the original text given the masked
-    text. SEDD models are trained to predict the score, a ratio of probabilities that determines the denoiser. If
-    noise masks each token with probability 1 - e^-sigma, this ratio is
-
-        p_t(x_t with y at masked i) / p_t(x_t) = e^-sigma / (1 - e^-sigma) * q_{0|t}(x_i = y | x_t),
-
-    because noise never changes a token to another token, but only masks it (arXiv 2406.03736, theorem 1). The factor
-    before q_{0|t} does not depend on y, so q_{0|t} is the softmax of the network's output over the ids of text.
-
-    Do not set `label_smoothing_factor` of the `Trainer`. It adds the log-probabilities of all ids, and the mask has
-    probability 0, so the loss would be infinite.
-
-    Examples:
-        >>> config = MDMEncoderConfig(vocab_size=101, hidden_size=32, num_hidden_layers=2, num_attention_heads=2)
-        >>> model = MDMEncoderForMaskedLM(config)
-        >>> model(torch.tensor([[5, config.mask_token_id, 7]])).logits.shape
-        torch.Size([1, 3, 101])
-        >>> model.generate(max_length=8, num_steps=4).shape
-        torch.Size([1, 8])
-    """
-
-    _auto_class = "AutoModelForMaskedLM"
-    model_class = MDMEncoderModel
-    decoding_state_class = EncoderDecodingState
-
-    @can_return_tuple
-    def forward(
-        self,
-        input_ids: torch.LongTensor,
-        attention_mask: torch.Tensor | None = None,
-        labels: torch.LongTensor | None = None,
-        sigma: torch.Tensor | None = None,
-        **kwargs: Unpack[TransformersKwargs],
-    ) -> MaskedLMOutput:
-        """Predict all masked positions.
-
-        Args:
-            input_ids (`torch.LongTensor` of shape `(batch, n)`): Tokens, with `config.mask_token_id` at masked
-                positions.
-            attention_mask (`torch.Tensor` of shape `(batch, n)`, *optional*): 0 at padding. Padding may be anywhere. It
-                does not change the logits of tokens and is not counted in positions.
-            labels (`torch.LongTensor` of shape `(batch, n)`, *optional*): Ids to predict, by position; -100 and padding
-                are ignored.
-            sigma (`torch.Tensor` of shape `(batch,)`, *optional*): Noise level of each sequence, only for
-                `config.target_injection="sigma"`. Noise masks a token with probability 1 - e^-sigma, so sigma must be
-                positive. By default, this probability is 0.999 times the fraction of masked tokens in the sequence.
-            kwargs: Other arguments that Transformers may pass to any model, such as `output_hidden_states`.
-
-        Returns:
-            `MaskedLMOutput` with `logits` (batch, n, vocab_size) and `loss`. At masked positions, the softmax of the
-            logits is the predicted distribution q_{0|t}(. | x_t) over ids of text (Eq. 5). At unmasked positions,
-            the given token has probability 1. The loss is the mean cross-entropy over labels in nats.
-
-        Raises:
-            ValueError: If an id is out of range, if a sequence is too long, if a label differs from an unmasked token,
-                or if `sigma` is not allowed.
-        """
-        check_forward_arguments(self, kwargs)
-        input_ids = prepare_input_ids(self, input_ids, attention_mask, allow_mask=True)
-        output = self.model(input_ids, attention_mask=attention_mask, sigma=sigma, **kwargs)
-        logits = self.apply_head(output.last_hidden_state)
-        return self.make_masked_lm_output(logits, input_ids, attention_mask, labels, output, **kwargs)

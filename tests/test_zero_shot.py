@@ -423,15 +423,11 @@ def test_unconnected_processes_are_an_error(
         zero_shot(folder, arguments)
 
 
-def test_journal_refuses_missing_and_repeated_rows() -> None:
+def test_journal_refuses_rows_of_another_text() -> None:
     journal = Journal()
-    journal.add("a", [0, 2], [1.0, 2.0])
-    with pytest.raises(RuntimeError, match=r"3 sequences of a .* 2 results for 2 sequences"):
-        journal.gather("a", 3)
-    journal.add("b", [0, 1], [1.0, 2.0])
-    journal.add("b", [1], [2.0])
-    with pytest.raises(RuntimeError, match=r"the 2 sequences of b .* there are 3 results"):
-        journal.gather("b", 2)
+    journal.add("a", [2], [3.0])
+    with pytest.raises(RuntimeError, match=r"2 sequences of a .* there are 3 results"):
+        journal.complete({"a": 2}, 1, lambda key, indices: [0.0] * len(indices))
 
 
 def test_two_processes_give_the_results_of_one(folder: str, arguments: ScoringArguments, tmp_path: Path) -> None:

@@ -93,21 +93,13 @@ class InfillingArguments(Options):
 
 @dataclass
 class Gap:
-    """A document with a gap.
+    """A document with a gap."""
 
-    Attributes:
-        ids: Token ids of the original document, without padding.
-        start: Position of the first token to remove.
-        length: Number of tokens to remove.
-        task_id: Name of the row in a file.
-        has_space: Whether the tokens before the gap lack the last space of the text before it.
-    """
-
-    ids: list[int]
-    start: int
-    length: int
-    task_id: str = ""
-    has_space: bool = False
+    ids: list[int]  # of the original document, without padding
+    start: int  # position of the first token to remove
+    length: int  # number of tokens to remove
+    task_id: str = ""  # name of the row in a file
+    has_space: bool = False  # whether the tokens before the gap lack the last space of the text before it
 
     @property
     def removed(self) -> list[int]:

@@ -38,27 +38,16 @@ def _read_wikitext_line(line: str) -> str:
 
 @dataclass(frozen=True)
 class EvaluationSet:
-    """A benchmark dataset.
+    """A benchmark dataset. In `hub` and `local`, `{split}` stands for a split."""
 
-    Attributes:
-        title: Column title in the paper's tables.
-        split: Split that was used for the published tables.
-        hub: Glob pattern of Parquet files on the Hub, at a fixed revision if possible. `{split}` stands for the split.
-        hub_rows: Number of documents in each split on the Hub, to check that the right data were loaded.
-        local: File or glob pattern, relative to `data_dir`. `{split}` stands for train, valid or test.
-        detokenize: Function that turns a document into ordinary text.
-        column: Name of the column with the text, on the Hub and in local JSON lines.
-        read_line: Function that turns a line of a local text file into the corresponding document on the Hub.
-    """
-
-    title: str
-    split: str
-    hub: str
-    hub_rows: dict[str, int]
-    local: str
-    detokenize: Callable[[str], str]
-    column: str = "text"
-    read_line: Callable[[str], str] = str.strip
+    title: str  # of the column in the paper's tables
+    split: str  # that was used for the published tables
+    hub: str  # glob pattern of Parquet files on the Hub, at a fixed revision if possible
+    hub_rows: dict[str, int]  # number of documents in each split on the Hub, to check that the right data were loaded
+    local: str  # file or glob pattern, relative to `data_dir`; the splits are train, valid and test
+    detokenize: Callable[[str], str]  # turns a document into ordinary text
+    column: str = "text"  # with the text, on the Hub and in local JSON lines
+    read_line: Callable[[str], str] = str.strip  # turns a line of a local file into the document on the Hub
 
     def local_file(self, split: str) -> str:
         """Return the file or glob pattern of a split, relative to `data_dir`."""

@@ -29,20 +29,15 @@ Batch = dict[str, torch.Tensor]  # output of DataCollatorForAnyOrderLM, on the m
 
 @dataclass
 class AnyOrderScorer:
-    """Scorer of AO-GPT, sigma-GPT and encoder-only masked diffusion models.
+    """Scorer of AO-GPT, sigma-GPT and encoder-only masked diffusion models, with arguments of `log_likelihood`.
 
-    Attributes:
-        model: The model.
-        ensemble_size: Number M of orders of each context.
-        num_ranks: Number of random contexts (even) from which the gain of the ensemble is estimated. With 0, the
-            ensemble is computed at all ranks of an order, which takes about (M - 1) n^2 / 2 rows for n tokens.
-        num_times: Number of diffusion times from which an encoder's bound is estimated. It must be even.
+    With `num_ranks=0`, ensembles are computed at all ranks of an order.
     """
 
     model: Model
     ensemble_size: int = 8
     num_ranks: int = 8
-    num_times: int = 32
+    num_times: int = 32  # only for encoders
     num_unscored: ClassVar[int] = 0  # number of tokens at the start of a sequence that are not scored
 
     def __post_init__(self) -> None:

@@ -89,17 +89,12 @@ class LengthSearch:
     """The search for the lengths of the gaps of one text (see [`AnyOrderInfillingMixin.infill`]).
 
     A candidate contains one length for each gap. Each round compares all candidates, or the lengths of one gap.
-
-    Attributes:
-        segments: Ids of each part of the text between the gaps.
-        lengths: Lengths to compare, for each gap.
-        most: Largest sum of the lengths with which the text is not too long.
-        scores: Log-likelihood of the text with each candidate that was compared.
+    `scores` has the log-likelihood of the text with each candidate that was compared.
     """
 
-    segments: list[list[int]]
-    lengths: list[list[int]]
-    most: int
+    segments: list[list[int]]  # ids of each part of the text between the gaps
+    lengths: list[list[int]]  # to compare, for each gap
+    most: int  # largest sum of the lengths with which the text is not too long
     scores: dict[tuple[int, ...], float] = field(default_factory=dict)
 
     @property

@@ -29,21 +29,13 @@ BLOCK_LENGTH = 32  # as in the examples of LLaDA's authors
 
 @dataclass
 class Contender:
-    """A sampler to time.
-
-    Attributes:
-        generate: Function that generates sequences.
-        remark: Description for the report: what the contender computes and samples.
-        num_ids: Number of allowed ids. The ids from 0 to `num_ids` - 1 may be generated.
-        num_parameters: Number of parameters, if known.
-        takes_steps: Whether it generates in a given number of steps. Otherwise, it chooses the number of steps itself.
-    """
+    """A sampler to time."""
 
     generate: Generate
-    remark: str
-    num_ids: int
-    num_parameters: int | None = None
-    takes_steps: bool = True
+    remark: str  # what the contender computes and samples, for the report
+    num_ids: int  # the ids from 0 to `num_ids` - 1 may be generated
+    num_parameters: int | None = None  # if known
+    takes_steps: bool = True  # whether the number of steps is given; otherwise, the contender chooses it itself
 
     def sample(self, batch_size: int, length: int, num_steps: int) -> torch.LongTensor:
         """Generate ids (batch_size, length). Raise a `ValueError` if the shape is wrong, or an id is not allowed."""

@@ -142,15 +142,10 @@ def zero_shot(
     output: Path | None = None,
     identity: str | None = None,
 ) -> dict[str, Any]:
-    """Evaluate a model, and return the results.
+    """Evaluate a model, and return the results, which are also written to the file `output`.
 
-    Args:
-        model_name: Folder or Hub name of the model.
-        arguments: Settings.
-        journal_folder: Folder that keeps finished batches until the results are written (see `Journal`). A hash of the
-            model's revision and of all sequences is appended to the name of the folder.
-        output: File for the results.
-        identity: Result of `identity_of_weights` for the model. It is computed if it is not given.
+    `journal_folder` keeps finished batches until then (see `Journal`). A hash of the model's revision and of all
+    sequences is appended to its name. `identity` is the result of `identity_of_weights`, by default computed here.
     """
     started = time.perf_counter()
     accelerator = start_accelerator()

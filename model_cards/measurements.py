@@ -136,14 +136,10 @@ def remove_folders(name: str) -> str:
 def read_zero_shot_measurements(
     path: Path, task: str, num_parameters: int, weights: str | None = None
 ) -> list[Measurement]:
-    """Return the measurements in a JSON file of eval/zero_shot.py.
+    """Return the measurements in a JSON file of eval/zero_shot.py. `task` is the task of the model on the Hub.
 
-    Args:
-        path: The file.
-        task: Task of the model on the Hub.
-        num_parameters: Number of parameters of the model to publish.
-        weights: Result of `identity_of_weights` for the model to publish. It is compared with the identity in the file,
-            unless one of them is None. A file about a model on the Hub contains no identity.
+    `num_parameters` and `weights`, the result of `identity_of_weights`, are those of the model to publish. `weights`
+    is compared with the identity in the file, unless one of them is None. A file about a model on the Hub has none.
 
     Raises:
         ValueError: If the file was written by another command, or if it contains results of another model.

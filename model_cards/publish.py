@@ -84,11 +84,8 @@ def default_card(config: AOGPTConfig, is_left_to_right: bool) -> str:
 def stage(source: Path, repo_id: str, folder: Path, arguments: PublishArguments) -> None:
     """Write the files of a repository: weights in safetensors, configurations, code, tokenizer, licence and card.
 
-    Args:
-        source: A finished run of training/pretrain.py, its model folder, or another model folder.
-        repo_id: Name of the repository on the Hub.
-        folder: Folder to write. If an error occurs, nothing is written.
-        arguments: Options of the command.
+    `source` is a finished run of training/pretrain.py, its model folder, or another model folder. If an error occurs,
+    nothing is written to `folder`.
 
     Raises:
         ValueError: If `source` is neither a run nor a model; if the tokenizer is missing or does not match the model;

@@ -228,14 +228,10 @@ def plan(given: dict[str, Any], max_length: int | None) -> tuple[PreTrainedConfi
 def convert_model(
     given: dict[str, Any], tensors: Tensors, old_mask: int, mask: int, max_length: int | None = None
 ) -> MDMEncoderForMaskedLM:
-    """Return an encoder with the weights of a masked diffusion model.
+    """Return an encoder with the `tensors` of a masked diffusion model. `given` is the content of its config.json.
 
-    Args:
-        given (`dict`): The content of the source's config.json.
-        tensors (`dict` of `torch.Tensor`): The tensors of the source.
-        old_mask (`int`): Id of the source's mask.
-        mask (`int`): Id of the encoder's mask. Lower ids stand for text.
-        max_length (`int`, *optional*): Length of the longest sequence. Defaults to the limit of the source.
+    `old_mask` is the id of the source's mask, and `mask` that of the encoder's mask. Lower ids than `mask` stand for
+    text. `max_length` defaults to the limit of the source.
     """
     source, blueprint, settings = plan(given, max_length)
     blueprint.check(tensors, "SOURCE", f"its config.json (of type {given['model_type']!r})")

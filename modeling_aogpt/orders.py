@@ -81,27 +81,18 @@ def token_positions(is_token: torch.BoolTensor) -> torch.LongTensor:
 class Orders:
     """The orders that the arguments `orders` (or `order`), `block_length` and `stride` of a method describe.
 
-    Args:
-        kind (`torch.LongTensor` of shape `(batch, n)` or `str`): A tensor of orders, or a name.
-        block_length (`int`, *optional*): Only for a name: predict contiguous blocks of this length one after another,
-            from left to right. The named order applies within each block.
-        stride (`int`, *optional*): Like `block_length`, but with strided blocks: block i contains the positions i,
-            i + stride, i + 2 stride, ...
-        argument (`str`): Name of the argument that holds `kind`, for error messages.
-        names (`tuple[str, ...]`): Names that the argument allows.
-        takes_tensor (`bool`): Whether the argument can be a tensor.
-
     Raises:
         ValueError: If a value is not allowed, or if `block_length` or `stride` is combined with another one of them or
             with orders that are not named.
     """
 
-    kind: torch.LongTensor | str = "random"
+    kind: torch.LongTensor | str = "random"  # a tensor (batch, n) of orders, or a name
+    # Predict contiguous blocks of this length from left to right. The named order applies within each block.
     block_length: int | None = None
-    stride: int | None = None
-    argument: str = "orders"
-    names: tuple[str, ...] = ORDER_NAMES
-    takes_tensor: bool = True
+    stride: int | None = None  # like `block_length`, but block i has the positions i, i + stride, i + 2 stride, ...
+    argument: str = "orders"  # name of the argument that holds `kind`, for error messages
+    names: tuple[str, ...] = ORDER_NAMES  # that the argument allows
+    takes_tensor: bool = True  # whether the argument can be a tensor
 
     def __post_init__(self) -> None:
         is_given = self.takes_tensor and isinstance(self.kind, torch.Tensor)

@@ -109,6 +109,7 @@ def sample_cells(
     cells: Cells, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, journal: Journal
 ) -> dict[str, tuple[dict[str, Any], list[Sample]]]:
     """Return the settings and costs, and the samples of each cell. The seed of a batch depends on its first index."""
+    own = {name: getattr(model.generation_config, name) for name in ("order", "block_length", "stride")}
 
     def sample(key: str, indices: list[int]) -> list[tuple[dict[str, Any], list[float]]]:
         cell, started = cells[key], time.perf_counter()
@@ -117,7 +118,7 @@ def sample_cells(
             num_steps=cell["steps"],
             top_p_rule=cell["top_p_rule"] if cell["top_p"] < 1 else None,  # not allowed if top_p is 1
             **{name: cell[name] for name in ("top_p", "temperature", "schedule", "unmasking")},
-            **dict.fromkeys(("top_k", "min_p", "repetition_penalty", "no_repeat_ngram_size")),  # not the model's own
+            generation_config=AnyOrderGenerationConfig(**own),  # without other settings of the model
             num_return_sequences=len(indices),
             generator=make_generator(cell["seed"], indices[0]),
             return_dict_in_generate=True,

@@ -44,6 +44,7 @@ from common.tokenizers import num_unpadded, to_bytes
 from eval.estimates import bits_per_byte_over, wilson_interval
 from eval.journal import Journal, name_by_content
 from eval.tables import show_metric
+from modeling_aogpt.generation_config import AnyOrderGenerationConfig
 from modeling_aogpt.loading import Model, load_model, read_config
 from modeling_aogpt.tokenization import load_tokenizer
 
@@ -227,7 +228,7 @@ class Filler:
         eos = model.config.eos_token_id
         self.end_of_text = eos if isinstance(eos, list) else [eos]  # the first one is the padding, as in `infill`
         has_end = padded_length is not None or self.predicts_end
-        self.greedy = {"do_sample": False, "repetition_penalty": None, "no_repeat_ngram_size": None}  # not the model's
+        self.greedy = {"generation_config": AnyOrderGenerationConfig(do_sample=False)}  # without settings of the model
         self.settings = {**self.greedy, "suppress_tokens": self.end_of_text if has_end else None}
 
     @classmethod

@@ -84,7 +84,7 @@ def test_settings_of_the_model_do_not_change_samples(
     arguments = replace(arguments, steps=[4], top_p=[1.0])
     (before,) = generative([folder], arguments)
     config = AnyOrderGenerationConfig.from_pretrained(folder)
-    config.top_k, config.repetition_penalty = 1, 2.0
+    config.top_k, config.repetition_penalty, config.do_sample = 1, 2.0, False
     config.save_pretrained(folder)
     (after,) = generative([folder], replace(arguments, output_dir=tmp_path / "again"))
     assert after["entropies"] == before["entropies"]

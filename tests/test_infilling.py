@@ -129,7 +129,7 @@ def test_gaps_of_known_and_of_unknown_length(model: AOGPTForAnyOrderLM, padded_l
         settings = {"order": "confidence", "do_sample": False, "suppress_tokens": [EOS] if padded_length else None}
         fillings.append(model.generate(ids, **settings)[0, 1 : count + 1].tolist())
     whole = model.infill(torch.tensor([3, MASK, 5]), range(1, 5), padded_length)
-    model.generation_config.repetition_penalty = 5.0  # of the model; has no effect here
+    model.generation_config.update(repetition_penalty=5.0, num_steps=1)  # of the model; they have no effect here
     assert filler.with_unknown_length(gap) == fillings[int(whole.lengths) - 1]
     assert filler.with_known_length(gap) == fillings[1]
 

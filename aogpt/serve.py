@@ -156,9 +156,9 @@ class Sample:
         elif is_finished:
             self.text, self.reason = text, "stop" if self.has_gap else "length"
         else:
+            text = text.rstrip("\ufffd")  # a character that is not complete
             unsafe = [end for stop in self.stops for end in range(1, len(stop)) if text.endswith(stop[:end])]
-            unsafe.append(len(text) - len(text.rstrip("\ufffd")))  # a character that is not complete
-            self.text = text[: len(text) - max(unsafe)]
+            self.text = text[: len(text) - max(unsafe, default=0)]
 
     def read(self, ids: list[int]) -> str:
         """Return the text of the ids that follow the prompt, without a first space that the prompt already contains."""

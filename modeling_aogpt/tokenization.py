@@ -9,10 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from transformers import AddedToken, AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
+from transformers.utils import cached_file, logging
 
 from .configuration_aogpt import AOGPTConfig
 from .infill import words_include_space
 
+logger = logging.get_logger(__name__)
+
+SAMPLE = "I saw  the cat,\n 12 (a)"  # a text with spaces
 MASK = AddedToken("<|mask|>", special=True)
 # Settings of a tokenizer that its file tokenizer.json does not contain.
 SETTINGS = (
@@ -38,6 +42,16 @@ def load_tokenizer(name_or_path: str | Path) -> PreTrainedTokenizerBase:
         raise ValueError(
             f"The tokenizer {name_or_path!r} cannot be loaded from the Hub or a folder: {error}"
         ) from error
+    # The class of a tokenizer in tokenizer_config.json can change what its file says, and so drop all spaces.
+    quiet = dict.fromkeys(("_raise_exceptions_for_missing_entries", "_raise_exceptions_for_connection_errors"), False)
+    file = cached_file(name_or_path, "tokenizer.json", **quiet) if tokenizer.is_fast else None
+    own = file and type(tokenizer.backend_tokenizer).from_file(file).encode(SAMPLE, add_special_tokens=False).ids
+    if file and own != (ids := tokenizer(SAMPLE, add_special_tokens=False).input_ids):
+        logger.warning(
+            f"{type(tokenizer).__name__} reads {SAMPLE!r} as {tokenizer.decode(ids)!r}, unlike tokenizer.json of "
+            f"{name_or_path}. If the model was trained with that file, set `tokenizer_class` in tokenizer_config.json "
+            "to 'PreTrainedTokenizerFast'."
+        )
     if tokenizer.eos_token_id is None:
         raise ValueError(f"The tokenizer {name_or_path!r} has no end-of-text token. Set its `eos_token` and save it.")
     if tokenizer.pad_token_id is None:
@@ -102,6 +116,7 @@ def include_space_in_mask(tokenizer: PreTrainedTokenizerBase) -> PreTrainedToken
     steps = [{"type": "Replace", "pattern": {"String": f" {mask}"}, "content": mask}] + [
         _replace_start(mask, step["prepend"]) if step["type"] == "Prepend" else step for step in steps
     ]
+    num_steps = len(steps)
     if words.get("prepend_scheme") == "always":  # Metaspace
         words["prepend_scheme"] = "never"
         steps.append(_replace_start(mask, words["replacement"], unless=f"[ {words['replacement']}]"))
@@ -113,6 +128,8 @@ def include_space_in_mask(tokenizer: PreTrainedTokenizerBase) -> PreTrainedToken
         token | {"lstrip": False, "rstrip": False, "normalized": True} if token["content"] == mask else token
         for token in state["added_tokens"]
     ]
+    if len(steps) > num_steps:  # a new step would put the space into the names of these tokens, too
+        tokens = [token | {"normalized": token["content"] == mask} for token in tokens]
     state |= {"normalizer": {"type": "Sequence", "normalizers": steps}, "added_tokens": tokens}
     backend = type(backend).from_str(json.dumps(state))
     settings = tokenizer.special_tokens_map | {name: getattr(tokenizer, name) for name in SETTINGS}

@@ -1,6 +1,7 @@
 # Copyright 2026 The AO-GPT package authors. SPDX-License-Identifier: Apache-2.0
 """Texts with gaps and tokenizers of all kinds: the text around gaps stays as it is."""
 
+import json
 import random
 from itertools import chain
 from pathlib import Path
@@ -14,7 +15,7 @@ from modeling_aogpt import AOGPTForMaskedLM, infill
 from modeling_aogpt.infill import encode_between_masks, encode_parts, encode_with_masks
 from modeling_aogpt.tokenization import add_mask_token, keep_space_before_masks, load_tokenizer
 from tests.references import random_encoder, random_model, with_class
-from tests.tokenizers_of_all_kinds import KINDS, llama_class, with_start
+from tests.tokenizers_of_all_kinds import KINDS, llama, llama_class, with_start
 from training.conversion.export_causal_lm import restore_mask_token
 
 TEXTS = ["I saw a cat.", "un</s>the cat", " the\n\n cat", "", "<s>a", "a\nb"]
@@ -126,6 +127,26 @@ def test_text_that_a_tokenizer_cannot_encode_is_an_error() -> None:
         encode_with_masks("un <|mask|> cat", words)
     with pytest.raises(ValueError, match="'ly'"):
         encode_parts(["un", "ly"], words)
+
+
+def test_an_added_word_stays_a_token(tmp_path: Path) -> None:
+    tokenizer, texts = llama("always"), ["I<x>saw", "<x>I"]
+    tokenizer.add_tokens(["<x>"])
+    expected = [tokenizer(text).input_ids for text in texts]
+    add_mask_token(tokenizer).save_pretrained(tmp_path)
+    assert [load_tokenizer(tmp_path)(text).input_ids for text in texts] == expected
+
+
+def test_a_class_that_drops_spaces_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    warnings = []
+    monkeypatch.setattr("modeling_aogpt.tokenization.logger.warning", warnings.append)
+    llama().save_pretrained(tmp_path)
+    load_tokenizer(tmp_path)
+    assert warnings == []
+    path = tmp_path / "tokenizer_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"tokenizer_class": "GPT2Tokenizer"}))
+    load_tokenizer(tmp_path)
+    assert "tokenizer_class" in warnings[0]
 
 
 def test_other_settings_of_a_tokenizer_are_kept(tmp_path: Path) -> None:

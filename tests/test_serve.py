@@ -235,12 +235,12 @@ def test_streamed_texts_are_the_same(start: Callable[..., str]) -> None:
 def test_characters_that_may_change_are_not_sent(model: AOGPTForAnyOrderLM, tokenizer: PreTrainedTokenizerBase) -> None:
     """Such characters are parts of a character, or of a stop string."""
     server, job = Server(model, tokenizer, "tiny"), SimpleNamespace(has_gap=False, has_echo=False)
-    sample, whole = Sample(server, job, torch.tensor([0]), "", ["the cat"]), "é the dog"
+    sample, whole = Sample(server, job, torch.tensor([0]), "", ["the cat", "- ü"]), "é the dog - é"
     row = tokenizer(whole).input_ids
     for end in range(len(row)):
         sample.update(row[:end], is_finished=False)
         assert whole.startswith(sample.text)
-        assert not sample.text.endswith(("t", "th", "the", "the "))
+        assert not sample.text.endswith(("t", "th", "the", "the ", "- "))
     sample.update(row, is_finished=True)
     assert sample.text == whole
     server.worker.close()

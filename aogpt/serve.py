@@ -465,19 +465,13 @@ def make_app(server: Server) -> FastAPI:
         yield
         await asyncio.to_thread(server.worker.close)
 
-    async def list_models() -> dict[str, Any]:
-        return {"object": "list", "data": [server.entry]}
-
-    async def check_health() -> dict[str, str]:
-        return {"status": "ok"}
-
     app = FastAPI(lifespan=lifespan, docs_url=None, redoc_url=None, openapi_url=None)
     keyed = {"dependencies": [Depends(server.check_key)]}
     app.add_api_route("/v1/completions", server.complete, methods=["POST"], **keyed)
     app.add_api_route("/infill", server.fill_in, methods=["POST"], **keyed)
-    app.add_api_route("/v1/models", list_models, **keyed)
+    app.add_api_route("/v1/models", lambda: {"object": "list", "data": [server.entry]}, **keyed)
     app.add_api_route("/v1/models/{name:path}", server.retrieve_model, **keyed)
-    app.add_api_route("/health", check_health)
+    app.add_api_route("/health", lambda: {"status": "ok"})
 
     async def describe(request: Request, error: Exception) -> Response:
         if isinstance(error, ClientDisconnect):

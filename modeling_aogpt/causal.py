@@ -263,9 +263,8 @@ def check_not_packed(positions: torch.LongTensor, is_token: torch.BoolTensor | N
     # This check makes the CPU wait for an accelerator. It also runs in training, where packing is common.
     if not torch.compiler.is_compiling() and is_jump.any():
         raise ValueError(
-            "`position_ids` must increase by one from token to token, but do not. Texts that are packed into one "
-            "sequence would attend to each other. Put each text into its own sequence, or pass a 4-D `attention_mask`. "
-            "If sequences are padded, pass an `attention_mask` that is 0 at padding."
+            "`position_ids` must increase by one from token to token, but do not. Texts that are packed would attend "
+            "to each other. Put each into its own sequence, pass a 4-D `attention_mask`, or mark padding in the mask."
         )
 
 

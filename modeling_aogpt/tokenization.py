@@ -48,9 +48,8 @@ def load_tokenizer(name_or_path: str | Path) -> PreTrainedTokenizerBase:
     own = file and type(tokenizer.backend_tokenizer).from_file(file).encode(SAMPLE, add_special_tokens=False).ids
     if file and own != (ids := tokenizer(SAMPLE, add_special_tokens=False).input_ids):
         logger.warning(
-            f"{type(tokenizer).__name__} reads {SAMPLE!r} as {tokenizer.decode(ids)!r}, unlike tokenizer.json of "
-            f"{name_or_path}. If the model was trained with that file, set `tokenizer_class` in tokenizer_config.json "
-            "to 'PreTrainedTokenizerFast'."
+            f"{type(tokenizer).__name__} reads {SAMPLE!r} as {tokenizer.decode(ids)!r}, unlike {file}. If the model "
+            "was trained with that file, set `tokenizer_class` in tokenizer_config.json to 'PreTrainedTokenizerFast'."
         )
     if tokenizer.eos_token_id is None:
         raise ValueError(f"The tokenizer {name_or_path!r} has no end-of-text token. Set its `eos_token` and save it.")

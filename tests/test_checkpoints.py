@@ -24,10 +24,10 @@ from training.checkpoints import (
     checkpoints_in,
     load_checkpoint,
     load_checkpoint_model,
-    load_newest_checkpoint,
     load_state,
     step_of,
     training_state,
+    valid_checkpoints,
 )
 from training.optimization import ExponentialMovingAverage, create_optimizer
 from training.status import StopRequest
@@ -76,7 +76,7 @@ class Toy(nn.Module):
 
 def test_checkpoints_are_read_back_exactly(tmp_path: Path) -> None:
     path = save(tmp_path, 3)
-    checkpoint = load_newest_checkpoint(tmp_path)
+    checkpoint = next(valid_checkpoints(tmp_path), None)
     assert checkpoint.path == path
     assert checkpoint.metadata == {"progress": {"step": 3}}
     assert checkpoint.names == TENSORS.keys()
@@ -86,7 +86,7 @@ def test_checkpoints_are_read_back_exactly(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("keep", [1, 2, 9])
 def test_the_number_of_kept_checkpoints(tmp_path: Path, keep: int) -> None:
-    assert load_newest_checkpoint(tmp_path) is None
+    assert next(valid_checkpoints(tmp_path), None) is None
     (tmp_path / "checkpoint-original").mkdir()  # of the user
     for step in range(1, 13):
         save(tmp_path, step, keep)
@@ -99,11 +99,10 @@ def test_milestones_are_never_removed(tmp_path: Path) -> None:
     assert [step_of(path) for path in checkpoints_in(tmp_path)] == [5, 10, 11, 12]
 
 
-def test_the_newest_checkpoint_that_fits_is_loaded(tmp_path: Path) -> None:
+def test_the_newest_checkpoint_is_the_first(tmp_path: Path) -> None:
     for step in (1, 2, 3):
         save(tmp_path, step)
-    assert load_newest_checkpoint(tmp_path, lambda checkpoint: checkpoint.step < 3).step == 2
-    assert load_newest_checkpoint(tmp_path, lambda checkpoint: False) is None
+    assert [checkpoint.step for checkpoint in valid_checkpoints(tmp_path)] == [3, 2, 1]
 
 
 @pytest.mark.parametrize("damage", [cut_short, empty])
@@ -113,7 +112,7 @@ def test_damaged_checkpoints_are_skipped_with_a_warning(
     save(tmp_path, 1)
     damage(save(tmp_path, 2))
     with caplog.at_level(logging.WARNING):
-        assert load_newest_checkpoint(tmp_path).metadata == {"progress": {"step": 1}}
+        assert next(valid_checkpoints(tmp_path), None).metadata == {"progress": {"step": 1}}
     assert "damaged" in caplog.text
     assert "checkpoint-00000002.safetensors" in caplog.text
 
@@ -122,7 +121,7 @@ def test_it_is_an_error_if_all_checkpoints_are_damaged(tmp_path: Path) -> None:
     for step in (1, 2):
         cut_short(save(tmp_path, step))
     with pytest.raises(OSError, match=r"-00000002\S*, checkpoint-00000001\S*"):
-        load_newest_checkpoint(tmp_path)
+        next(valid_checkpoints(tmp_path), None)
 
 
 def test_a_full_disk_is_reported_and_keeps_the_previous_checkpoint(tmp_path: Path) -> None:
@@ -144,7 +143,7 @@ def test_resumed_training_is_the_same_bit_for_bit(tmp_path: Path) -> None:
         whole.ema.weights["first.weight"].fill_(7.0)
     CheckpointWriter(tmp_path, 1).save(3, training_state(whole, whole.ema.weights, whole.optimizer.state), {})
     resumed = Toy(seed=1)
-    load_state(load_newest_checkpoint(tmp_path), resumed, resumed.ema.weights, resumed.optimizer.state)
+    load_state(next(valid_checkpoints(tmp_path), None), resumed, resumed.ema.weights, resumed.optimizer.state)
     for toy in (whole, resumed):
         toy.train_steps(3)
     for one, other in zip(whole.parameters(), resumed.parameters(), strict=True):
@@ -159,7 +158,7 @@ def test_the_model_of_a_checkpoint_has_its_generation_config(tmp_path: Path, tin
     average = {name: weight.detach().clone() for name, weight in tiny_model.named_parameters()}
     tensors = training_state(tiny_model, average, {})
     CheckpointWriter(tmp_path, 1).save(1, tensors, metadata)
-    assert load_checkpoint_model(load_newest_checkpoint(tmp_path)).generation_config == tiny_model.generation_config
+    assert load_checkpoint_model(next(valid_checkpoints(tmp_path))).generation_config == tiny_model.generation_config
 
 
 # ---------------------------------------------------------------------------------------------- sharded checkpoints
@@ -189,7 +188,7 @@ def test_a_sharded_checkpoint_is_visible_when_it_is_complete(tmp_path: Path, mon
     monkeypatch.setattr(dcp.HuggingFaceStorageWriter, "finish", check)
     path = save_shards(tmp_path, 2, keep=1)
     assert [*tmp_path.iterdir()] == [path]
-    checkpoint = load_newest_checkpoint(tmp_path)
+    checkpoint = next(valid_checkpoints(tmp_path), None)
     assert (checkpoint.path, checkpoint.step) == (path, 2)
     assert checkpoint.metadata == {"progress": {"step": 2}}
     assert checkpoint.names == TENSORS.keys()
@@ -230,7 +229,7 @@ def test_damaged_sharded_checkpoints_are_skipped(
     (path,) = save_shards(tmp_path, 2).glob(file)
     damage(path)
     with caplog.at_level(logging.WARNING):
-        assert load_newest_checkpoint(tmp_path).step == 1
+        assert next(valid_checkpoints(tmp_path), None).step == 1
     assert "damaged" in caplog.text
 
 

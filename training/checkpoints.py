@@ -139,26 +139,20 @@ class _FolderWriter(StorageWriter):
         self._on_finish()
 
 
-def load_newest_checkpoint(
-    folder: Path, can_continue: Callable[[Checkpoint], bool] = lambda checkpoint: True
-) -> Checkpoint | None:
-    """Return the newest valid checkpoint for which `can_continue` returns True, or None.
+def valid_checkpoints(folder: Path) -> Iterator[Checkpoint]:
+    """Yield the valid checkpoints of a run, newest first. Skip damaged checkpoints with a warning.
 
-    Skip damaged checkpoints with a warning. Raise an `OSError` if all of them are damaged.
+    Raise an `OSError` at the end if all of them are damaged.
     """
-    damaged: list[str] = []
-    for path in reversed(checkpoints_in(folder)):
+    paths, damaged = checkpoints_in(folder), []
+    for path in reversed(paths):
         try:
-            checkpoint = load_checkpoint(path)
+            yield load_checkpoint(path)
         except ValueError as error:
             logger.warning("Skipping a damaged checkpoint: %s", error)
             damaged.append(path.name)
-            continue
-        if can_continue(checkpoint):
-            return checkpoint
-    if damaged and len(damaged) == len(checkpoints_in(folder)):
+    if paths and len(damaged) == len(paths):
         raise OSError(f"All checkpoints in {folder} are damaged: {', '.join(damaged)}. To start anew, remove them.")
-    return None
 
 
 def step_of(path: Path) -> int:

@@ -14,7 +14,7 @@ from common.commands import Parser, one_line_errors
 from common.files import check_empty_folder
 from common.models import save_model
 from modeling_aogpt.tokenization import load_tokenizer
-from training.checkpoints import STATE_FILE, load_checkpoint, load_checkpoint_model, load_newest_checkpoint
+from training.checkpoints import STATE_FILE, load_checkpoint, load_checkpoint_model, valid_checkpoints
 
 PREFIXES = {"ema": "average", "live": "weights"}  # prefixes of the names of tensors in a checkpoint
 
@@ -31,7 +31,7 @@ def main(argv: list[str]) -> None:
     path = arguments.checkpoint
     check_empty_folder(arguments.output_dir)
     is_checkpoint = path.is_file() or (path / STATE_FILE).exists()
-    if (checkpoint := load_checkpoint(path) if is_checkpoint else load_newest_checkpoint(path)) is None:
+    if (checkpoint := load_checkpoint(path) if is_checkpoint else next(valid_checkpoints(path), None)) is None:
         raise ValueError(f"{path} is neither a checkpoint nor the folder of a run with a checkpoint. Check the path.")
     tokenizer = load_tokenizer(checkpoint.path.parent / "tokenizer")
     save_model(load_checkpoint_model(checkpoint, PREFIXES[arguments.weights]), tokenizer, arguments.output_dir)

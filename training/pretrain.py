@@ -42,9 +42,9 @@ from training.checkpoints import (
     Checkpoint,
     CheckpointWriter,
     load_checkpoint_model,
-    load_newest_checkpoint,
     load_state,
     training_state,
+    valid_checkpoints,
 )
 from training.checks import check_examples
 from training.command_line import parse_arguments
@@ -439,7 +439,7 @@ class Pretraining:
     def publish(self) -> None:
         """Write the model folder, the figure, the report and, last, `results.json`, which marks the run as finished."""
         training, progress, step = self.training, self.progress, self.model_step
-        checkpoint = load_newest_checkpoint(training.output_dir, lambda checkpoint: checkpoint.step == step)
+        checkpoint = next((one for one in valid_checkpoints(training.output_dir) if one.step == step), None)
         if checkpoint is None:
             raise OSError(
                 f"The checkpoint of step {step} is damaged. Remove it and later ones, and run the command again."

@@ -16,7 +16,7 @@ from common.processes import check_same_everywhere, together
 from common.results import WITHOUT_EFFECT, read_results
 from training.architecture import DEFAULTS, Architecture
 from training.arguments import TrainingArguments
-from training.checkpoints import Checkpoint, checkpoints_in, load_newest_checkpoint
+from training.checkpoints import Checkpoint, checkpoints_in, valid_checkpoints
 from training.optimization import num_common_steps
 
 logger = logging.getLogger("pretrain")
@@ -116,32 +116,28 @@ def checkpoint_to_resume(training: TrainingArguments, settings: dict[str, Any]) 
     the checkpoint stay the same. Raise a `ValueError` if no checkpoint fits, or has other settings.
     """
     too_late: list[str] = []
-
-    def can_continue(checkpoint: Checkpoint) -> bool:
+    for checkpoint in valid_checkpoints(training.output_dir):
         saved = checkpoint.metadata["settings"]
         check_same_run(saved, settings, checkpoint.path)
         num_common = num_common_steps(TrainingArguments.from_settings(saved), training)
         if num_common >= checkpoint.step:
-            return True
+            if too_late:
+                logger.warning(
+                    "Resuming at step %d. Later checkpoints cannot be used: %s.", checkpoint.step, "; ".join(too_late)
+                )
+            return checkpoint
         too_late.append(
             f"{checkpoint.path.name} ({_format_changed(saved, settings)}) has the same learning rates "
             f"and left-to-right fractions only up to step {num_common}"
         )
-        return False
-
-    checkpoint = load_newest_checkpoint(training.output_dir, can_continue)
-    if checkpoint is not None and too_late:
-        logger.warning(
-            "Resuming at step %d. Later checkpoints cannot be used: %s.", checkpoint.step, "; ".join(too_late)
-        )
-    elif too_late:
+    if too_late:
         raise ValueError(
             f"The run in {training.output_dir} cannot continue with `max_steps={training.max_steps}`: "
             f"{'; '.join(too_late)}. Restore the old value, or start a new run from its model, with "
             "`--init_from` and another `--output_dir`. Runs with `learning_rate_schedule=warmup_stable_decay` can "
             "be extended from the checkpoint before their decay, if `left_to_right_steps` stays the same."
         )
-    return checkpoint
+    return None
 
 
 def warn_of_versions(checkpoint: Checkpoint) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 LIBRARIES = ("datasets", "tokenizers", "torch", "transformers")
@@ -28,17 +29,17 @@ class Versioned:
         return self.function(*arguments, **options)
 
 
-def versioned(function: Callable, *content: str) -> Versioned:
-    """Return `function` with a version: a hash of its folder's code, of the versions of libraries, and of `content`.
+def versioned(function: Callable, *modules: ModuleType) -> Versioned:
+    """Return `function` with a version: a hash of the code in its folder and in those of `modules`, and of libraries.
 
     The function must not use modules of other folders.
     """
-    return Versioned(function, code_version([Path(inspect.getfile(function)).parent], *content))
+    return Versioned(function, code_version(Path(inspect.getfile(part)).parent for part in (function, *modules)))
 
 
-def code_version(folders: Iterable[Path], *content: str) -> str:
-    """Return a hash of the modules in `folders`, of the versions of Python and libraries, and of `content`."""
-    versions = [platform.python_version(), *map(version, LIBRARIES), *content]
+def code_version(folders: Iterable[Path]) -> str:
+    """Return a hash of the modules in `folders`, and of the versions of Python and libraries."""
+    versions = [platform.python_version(), *map(version, LIBRARIES)]
     digest = hashlib.sha256(repr(versions).encode())
     for file in sorted(file for folder in folders for file in folder.glob("*.py")):
         digest.update(file.read_bytes())

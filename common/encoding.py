@@ -3,14 +3,13 @@
 
 import re
 from collections.abc import Callable, Iterable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from datasets import Dataset, Features, Sequence, Value
 from transformers import PreTrainedTokenizerBase
 
-from common.caching import code_version, versioned
+from common.caching import versioned
 from common.splitting import select_all
 from modeling_aogpt import tokenization
 
@@ -48,7 +47,7 @@ def encode_documents(
         columns["labels"] = Sequence(Value("int32"))
     options = {"tokenizer": tokenizer, "with_token_bytes": with_token_bytes, "context_marks": context_marks}
     return texts.map(
-        versioned(_encode_selected, code_version([Path(tokenization.__file__).parent])),
+        versioned(_encode_selected, tokenization),
         batched=True,
         input_columns="text",
         remove_columns=texts.column_names,

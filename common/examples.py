@@ -10,14 +10,13 @@ import re
 from collections.abc import Callable, Iterable
 from functools import lru_cache
 from itertools import groupby
-from pathlib import Path
 from typing import Any
 
 from datasets import Dataset, Features, Sequence, Value
 from transformers import PreTrainedTokenizerBase
 from transformers.utils.chat_template_utils import render_jinja_template
 
-from common.caching import code_version, versioned
+from common.caching import versioned
 from modeling_aogpt import tokenization
 from modeling_aogpt.infill import encode_parts, words_include_space
 
@@ -77,7 +76,7 @@ def encode_examples(
     numbers = Sequence(Value("int32"))
     columns = {"input_ids": numbers, "labels": numbers, "in_turns": Value("bool")}
     return examples.map(
-        versioned(_encode_batch, code_version([Path(tokenization.__file__).parent])),
+        versioned(_encode_batch, tokenization),
         batched=True,
         input_columns=EXAMPLE,
         remove_columns=examples.column_names,

@@ -28,7 +28,7 @@ from torch.nn import functional as F
 from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedTokenizerBase
 
-from common.caching import code_version, versioned
+from common.caching import versioned
 from common.commands import option
 from common.corpora import import_function, load_corpus
 from common.data import Data, evenly_spaced
@@ -100,8 +100,8 @@ def load_prompts(arguments: DataArguments, start_token_id: int | None = None) ->
         chosen = [row for row, text in enumerate(texts) if split.select([text])]
         if not chosen or split.column != "text":
             raise ValueError(f"{arguments.name} has no {name} prompts. Set `text_column`, or hold out other prompts.")
-        encode = versioned(_encode, code_version([Path(tokenization.__file__).parent]))
-        rows[name] = split.rows.select(chosen).map(encode, input_columns="text", fn_kwargs={"tokenizer": tokenizer})
+        options = {"input_columns": "text", "fn_kwargs": {"tokenizer": tokenizer}}
+        rows[name] = split.rows.select(chosen).map(versioned(_encode, tokenization), **options)
         sizes = sum(map(len, rows[name]["input_ids"])), sum(len(text.encode()) for text in rows[name]["text"])
         facts[name] = {"documents": len(chosen), "tokens": sizes[0], "bytes": sizes[1]}
     return Data(arguments, rows["train"], rows["validation"], tokenizer, facts)

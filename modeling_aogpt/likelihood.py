@@ -478,17 +478,14 @@ class RowScorer(TokenScorer):
 
         `columns` and `branches` are as in [`score`], for one copy of the batch.
         """
-        log_sum = torch.full(columns.shape, -torch.inf, dtype=torch.float64, device=columns.device)
-        sum_of_logs = torch.zeros_like(log_sum)
-        copies = max(1, self.rows_per_pass // max(1, columns.numel()))
+        copies, parts = max(1, self.rows_per_pass // max(1, columns.numel())), []
         for start in range(0, num_permutations, copies):
             number = min(copies, num_permutations - start)
             permuted = [permute_context(columns, num_context, self.generator) for _ in range(number)]
-            scores = self.score(torch.cat(permuted), branches.repeat(number, 1)).view(number, *columns.shape)
-            log_sum = torch.logaddexp(log_sum, scores.logsumexp(dim=0))
-            sum_of_logs += scores.sum(dim=0)
-        log_mean = (log_sum - math.log(num_permutations)).masked_fill(branches < 0, 0.0)
-        return log_mean, sum_of_logs / num_permutations
+            parts.append(self.score(torch.cat(permuted), branches.repeat(number, 1)).view(number, *columns.shape))
+        scores = torch.cat(parts)
+        log_mean = (scores.logsumexp(dim=0) - math.log(num_permutations)).masked_fill(branches < 0, 0.0)
+        return log_mean, scores.mean(dim=0)
 
     def score_ensemble(
         self,

@@ -7,12 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from accelerate import Accelerator
-from accelerate.utils import broadcast_object_list
 
 from common.data_arguments import DataArguments
 from common.files import remove_incomplete
 from common.hardware import versions
-from common.processes import check_same_everywhere, together
+from common.processes import check_same_everywhere, gather, together
 from common.results import WITHOUT_EFFECT, read_results
 from training.architecture import DEFAULTS, Architecture
 from training.arguments import TrainingArguments
@@ -64,11 +63,11 @@ def find_start(
         remove_incomplete(training.output_dir)
     accelerator.wait_for_everyone()
     check_same_everywhere(checkpoints=[path.name for path in checkpoints_in(training.output_dir)])
-    start = [None]
+    start = None
     with together(accelerator):
         if accelerator.is_main_process:
-            start[0] = choose_start(training, settings)
-    return broadcast_object_list(start)[0]
+            start = choose_start(training, settings)
+    return gather(start, accelerator.num_processes)[0]
 
 
 def choose_start(training: TrainingArguments, settings: dict[str, Any]) -> tuple[bool, Checkpoint | None]:

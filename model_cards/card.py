@@ -81,13 +81,10 @@ def render_card(
     repo_id: str,
     facts: dict[str, Any],
     config: AOGPTConfig,
-    num_parameters: int,
-    dtype: str,
     mask_token: str,
     measurements: Sequence[Measurement] = (),
     length: int | None = None,
-    pad_texts: bool = False,
-    is_left_to_right: bool = False,
+    **values: Any,
 ) -> ModelCard:
     """Return the card of a model.
 
@@ -96,14 +93,12 @@ def render_card(
         facts: Facts as returned by `read_facts`. Facts of a training run may have replaced some of them.
         config: Configuration of the model. For an `MDMEncoderConfig`, the card describes an encoder. For a converted
             model, the card names the source model.
-        num_parameters: Number of parameters of the model.
-        dtype: Data type of the weights.
         mask_token: Mask token of the tokenizer.
         measurements: Results measured with these weights.
         length: Number of tokens in a training sequence. Defaults to the length of the longest sequence of the model.
-        pad_texts: Whether the code examples pad texts with end-of-text. Set it for a model that was trained on padded
-            documents; otherwise, the model would continue the texts.
-        is_left_to_right: Whether the model generates from left to right by default.
+        values: Other values of the template: `num_parameters` and `dtype` of the weights; `is_left_to_right`, whether
+            the model generates from left to right by default; and `pad_texts`, whether the code examples pad texts with
+            end-of-text. Set it for a model that was trained on padded documents, which would else continue the texts.
 
     Raises:
         ValueError: If a fact is empty, if the licence is no plain name, or if the card has unfilled placeholders.
@@ -113,8 +108,6 @@ def render_card(
         raise ValueError(f"The keys {', '.join(empty)} of the card have no values. Add values to the YAML file.")
     if not LICENCE.fullmatch(str(facts["license"])):
         raise ValueError(f"`license` must be an identifier of the Hub, such as mit, but is {facts['license']!r}.")
-    is_decoder = not isinstance(config, MDMEncoderConfig)
-    kind = "decoder, trained left to right" if is_left_to_right else "decoder, any order"
     gap = _mask_a_word(facts["text"])
     title = facts.get("title", repo_id.rpartition("/")[2])
     length = length or config.max_position_embeddings
@@ -128,26 +121,19 @@ def render_card(
         tags=["custom_code", *facts.get("tags", [])],
         eval_results=list(measurements) or None,
     )
-    options = f'padding="max_length", max_length={length}, ' if pad_texts else ""
-    values = {
+    values |= {
         "title": title,
         "repo_id": repo_id,
         "config": config,
-        "num_parameters": f"{num_parameters:,}",
-        "dtype": dtype,
         "mask_token": mask_token,
-        "is_decoder": is_decoder,
-        "kind": kind if is_decoder else "encoder, full attention",
-        "auto_class": "AutoModel" if is_decoder else "AutoModelForMaskedLM",
+        "measurements": measurements,
+        "length": length,
+        "is_decoder": not isinstance(config, MDMEncoderConfig),
         "sample_length": min(length, 64),
         "sample_steps": -(-min(length, 64) // 4),
-        "tokenizer_options": options,
         "text": _quote(facts["text"]),
         "infill": _quote(facts.get("infill", gap).replace("{mask}", mask_token)),
         "gap": _quote(gap.replace("{mask}", mask_token)),
-        "gap_options": f", padded_length={length}" if pad_texts else "",
-        "measurements": measurements,
-        "is_left_to_right": is_left_to_right,
     }
     card = ModelCard.from_template(metadata, template_path=str(HERE / "template.md"), **facts | values)
     unfilled = re.findall(

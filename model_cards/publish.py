@@ -110,11 +110,11 @@ def stage(source: Path, repo_id: str, folder: Path, arguments: PublishArguments)
         repo_id,
         _fit_texts(_choose_facts(model, source, results, arguments), tokenizer, length),
         model.config,
-        model.num_parameters(),
-        str(model.dtype).removeprefix("torch."),
         tokenizer.mask_token,
         measurements,
         length,
+        num_parameters=model.num_parameters(),
+        dtype=str(model.dtype).removeprefix("torch."),
         pad_texts=results is not None and results["corpus"]["packing"] == "documents",
         is_left_to_right=model.generation_config.is_left_to_right,
     )

@@ -25,7 +25,8 @@ def make_card(name: str, measurements: list[Measurement] = (), **settings: Any) 
     if name.startswith("converted"):
         settings = {"source_config": SOURCE} | settings
     config = MDMEncoderConfig(**settings) if name.startswith(ENCODERS) else AOGPTConfig(**settings)
-    return render_card("somebody/model", read_facts(name), config, 170_600_000, "float32", "<|mask|>", measurements)
+    values = {"num_parameters": 170_600_000, "dtype": "float32"}
+    return render_card("somebody/model", read_facts(name), config, "<|mask|>", measurements, **values)
 
 
 @pytest.mark.parametrize("name", find_cards())
@@ -71,7 +72,7 @@ def test_facts_of_a_source_are_not_inserted_unless_they_are_plain_names(name: st
 @pytest.mark.parametrize("text", ["one 😀 two", 'a "b" \\ c', "x\ty z"])
 def test_texts_are_literals_of_python(text: str) -> None:
     facts = read_facts("default") | {"text": text, "infill": text}
-    card = render_card("somebody/model", facts, AOGPTConfig(), 1, "float32", "<|mask|>")
+    card = render_card("somebody/model", facts, AOGPTConfig(), "<|mask|>", num_parameters=1)
     literals = re.findall(r"= tokenizer\((.*), return_tensors", card.text)
     assert [ast.literal_eval(literal) for literal in literals] == [text, text]
 
@@ -136,7 +137,7 @@ def test_snippets_run(kind: str, tiny_tokenizer: PreTrainedTokenizerFast, tmp_pa
     model.save_pretrained(tmp_path)
     tiny_tokenizer.save_pretrained(tmp_path)
     facts = read_facts("default") | {"text": "abcd", "infill": "a{mask}c{mask}"}
-    card = render_card(str(tmp_path), facts, model.config, 1, "float32", "<mask>")
+    card = render_card(str(tmp_path), facts, model.config, "<mask>", num_parameters=1)
     source = "\n".join(re.findall(r"```python\n(.*?)```", card.text, re.DOTALL)).replace(", trust_remote_code=True", "")
     names: dict[str, Any] = {}
     exec(source, names)
@@ -147,8 +148,8 @@ def test_snippets_run(kind: str, tiny_tokenizer: PreTrainedTokenizerFast, tmp_pa
     assert ("model.infill(" in source) == (kind == "decoder")
     by_default = "By default, this model fills in masks from left to right"
     assert by_default not in card.text
-    values = (facts, model.config, 1, "float32", "<mask>")
-    assert f"## Generate\n\n{by_default}" in render_card(str(tmp_path), *values, is_left_to_right=True).text
+    card = render_card(str(tmp_path), facts, model.config, "<mask>", num_parameters=1, is_left_to_right=True)
+    assert f"## Generate\n\n{by_default}" in card.text
 
 
 def test_measurements_of_an_evaluation(tmp_path: Path) -> None:

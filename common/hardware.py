@@ -101,8 +101,7 @@ def peak_flops(device: torch.device, mixed_precision: str) -> float | None:
     """Return the peak FLOPS of a GPU in 16-bit precision (see `GPUS`), or None if not known."""
     if device.type != "cuda" or mixed_precision not in ("bf16", "fp16"):
         return None
-    gpu = GPUS.get(torch.cuda.get_device_name(device))
-    return None if gpu is None else gpu.peak_flops
+    return getattr(GPUS.get(torch.cuda.get_device_name(device)), "peak_flops", None)
 
 
 def peak_memory(device: torch.device) -> int:

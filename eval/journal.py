@@ -27,11 +27,8 @@ class Journal:
     """Values of finished batches, which can be written as JSON. They are kept on disk, so a stopped run can continue.
 
     When a process finishes a batch, it appends a line to its own file, so not even `kill -9` loses finished batches. At
-    the start, each process reads all files, so a run can continue with another number of processes.
-
-    Args:
-        folder: Folder of the files. Evaluations with other settings need another folder. If None, nothing is kept on
-            disk.
+    the start, each process reads all files, so a run can continue with another number of processes. Evaluations with
+    other settings need another `folder`. If it is None, nothing is kept on disk.
     """
 
     def __init__(self, folder: Path | None = None) -> None:

@@ -108,13 +108,10 @@ EVALUATION_SETS = {
 
 
 def load_texts(name: str, data_dir: str | None = None, split: str | None = None) -> Dataset:
-    """Load a dataset, and return its detokenized documents in the column `text`.
+    """Load a dataset of `EVALUATION_SETS`, and return its detokenized documents in the column `text`.
 
-    Args:
-        name: One of `EVALUATION_SETS`.
-        data_dir: Folder with local files, which may be compressed (.xz, .gz, .bz2, .zst). By default, the dataset is
-            loaded from the Hub.
-        split: `"train"`, `"validation"` or `"test"`. Defaults to the split of the published tables.
+    By default, it is loaded from the Hub. The files in `data_dir` may be compressed (.xz, .gz, .bz2, .zst). `split` is
+    `"train"`, `"validation"` or `"test"`, by default that of the published tables.
     """
     check_choice("name", name, EVALUATION_SETS)
     data_set = EVALUATION_SETS[name]

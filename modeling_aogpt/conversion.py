@@ -22,15 +22,12 @@ FILE_NAME = re.compile(r"\w[\w.-]*", re.ASCII)  # without a folder
 
 @dataclass(frozen=True)
 class ReleasedArchitecture:
-    """Names and settings of an architecture of another project.
-
-    `names` maps names of modules or tensors to names in this package. `{layer}` in a name stands for every layer.
-    `settings` are the settings of the configuration that differ from its defaults.
-    """
+    """Names and settings of an architecture of another project."""
 
     name: str
+    # From names of modules or tensors to names in this package. `{layer}` in a name stands for every layer.
     names: dict[str, str] = field(default_factory=dict)
-    settings: dict[str, Any] = field(default_factory=dict)
+    settings: dict[str, Any] = field(default_factory=dict)  # those that differ from the defaults of the configuration
 
 
 SAME_NAMES = ReleasedArchitecture("this package")

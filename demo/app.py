@@ -127,12 +127,7 @@ def fill(
     The model computes the log-probability of a token without temperature and top-p, given the tokens filled in before
     it. The sum of these values is the log-likelihood of the generated tokens in the order in which they were filled in.
 
-    Args:
-        model: The model.
-        tokenizer: Its tokenizer.
-        ids: Token ids (1, n) with masks, of `encode`.
-        seed: Seed of random orders and sampled tokens.
-        settings: Further arguments of `generate`.
+    `ids` (1, n) is the result of `encode`. `settings` are further arguments of `generate`.
 
     Raises:
         ValueError: If a setting is not allowed.

@@ -53,10 +53,7 @@ def read_config(name_or_path: str | Path) -> AOGPTConfig:
 def load_pretrained(model_class: Any, name_or_path: str | Path, **options: Any) -> PreTrainedModel:
     """Load a model without running code in its folder or repository, and check that its weights are complete.
 
-    Args:
-        model_class: Model class, or an Auto class such as `AutoModel`.
-        name_or_path: Folder or Hub repository.
-        options: Arguments of `from_pretrained`.
+    `model_class` can be an Auto class such as `AutoModel`. `options` are arguments of `from_pretrained`.
 
     Raises:
         ValueError: If weights are missing, are damaged or have wrong shapes; for a model of this package, also if

@@ -72,9 +72,6 @@ class MaskDraws:
     * `"score_entropy"` masks every token with probability (1 - eps) t, the log-linear noise of SEDD. Here, 1 - eps is
       `MAX_MASKED_FRACTION`.
     * `"any_order"` masks the last m positions of an order, where m is t n rounded up. The returned time is m / n.
-
-    Args:
-        training (`TrainingArguments`): Settings: `seed`, `batch_size`, `objective`, and the distribution of the orders.
     """
 
     def __init__(self, training: TrainingArguments) -> None:

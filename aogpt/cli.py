@@ -17,7 +17,7 @@ from transformers import PreTrainedTokenizerBase
 
 from modeling_aogpt.convert_reference_checkpoint import convert
 from modeling_aogpt.generation_config import FIELDS
-from modeling_aogpt.loading import Model, load_model
+from modeling_aogpt.loading import Model, find_device, load_model
 from modeling_aogpt.tokenization import load_matching_tokenizer
 
 # Fields of the generation config that are not options, because they change the type of the output.
@@ -76,11 +76,8 @@ def read_text(text: str) -> str:
 
 def load(options: argparse.Namespace) -> tuple[Model, PreTrainedTokenizerBase]:
     """Return the model of a command on its device, and its tokenizer."""
-    model = load_model(options.model)
-    try:
-        model = model.to(options.device)
-    except (RuntimeError, AssertionError) as error:  # PyTorch without CUDA raises an `AssertionError`
-        raise ValueError(f"`device` ({options.device}) cannot be used: {str(error).splitlines()[0]}") from error
+    device = find_device(options.device)
+    model = load_model(options.model).to(device)
     return model, load_matching_tokenizer(model.config, options.model)
 
 

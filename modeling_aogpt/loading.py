@@ -4,6 +4,7 @@
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors import SafetensorError
 from transformers import AutoConfig, AutoModel, PreTrainedConfig, PreTrainedModel
 from transformers.utils import GENERATION_CONFIG_NAME
@@ -84,6 +85,17 @@ def load_pretrained(model_class: Any, name_or_path: str | Path, **options: Any) 
             f"The weights of {name_or_path} do not match its configuration: {wrong}. Copy or download the model again."
         )
     return model
+
+
+def find_device(name: str) -> torch.device:
+    """Return a device of this machine. Raise a `ValueError` if there is no such device."""
+    try:
+        return torch.empty(0, device=name).device
+    except (RuntimeError, AssertionError) as error:  # PyTorch without CUDA raises an `AssertionError`
+        raise ValueError(
+            f"`device` ({name}) cannot be used. Set it to cpu, or to an accelerator such as cuda. (Cause: "
+            f"{str(error).splitlines()[0]})"
+        ) from error
 
 
 def load_model(name_or_path: str | Path, **options: Any) -> Model:

@@ -51,7 +51,7 @@ WRONG = [
     ("eval/zero_shot.py nowhere", "Set either `text_file` or `datasets`"),
     ("eval/zero_shot.py gpt2 --text-file text.txt", "The weights of gpt2 are missing or damaged"),
     ("eval/zero_shot.py nowhere --text-file text.txt --output_dir text.txt", "text.txt"),
-    ("eval/benchmarks/speed.py --size tiny --device nothing", r"`device` \(nothing\) does not exist"),
+    ("eval/benchmarks/speed.py --size tiny --device nothing", r"`device` \(nothing\) cannot be used"),
     ("eval/benchmarks/speed.py --model nowhere", "The weights of nowhere are missing"),
     ("eval/benchmarks/speed.py --size tiny --contenders nobody", "`contenders` must be one of 'decoder', 'no-lemma'"),
     ("eval/benchmarks/gpu_short.py --deadline 0", "`deadline` must be at least 1, but is 0"),

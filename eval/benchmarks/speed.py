@@ -27,7 +27,7 @@ from common.hardware import default_device, device_name, num_cores, versions
 from common.models import find_model
 from eval.benchmarks.contenders import CONTENDERS, Contender, make_contenders
 from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM
-from modeling_aogpt.loading import load_pretrained
+from modeling_aogpt.loading import find_device, load_pretrained
 from modeling_aogpt.validation import check_choice, check_integer
 
 SIZES = {
@@ -118,16 +118,6 @@ def load_decoder(arguments: SpeedArguments, device: torch.device) -> AOGPTForAny
     if arguments.compile:
         model.model.compile()
     return model
-
-
-def find_device(name: str) -> torch.device:
-    """Return a device of this machine. Raise a `ValueError` if there is no such device."""
-    try:
-        return torch.empty(0, device=name).device
-    except (RuntimeError, AssertionError) as error:  # torch without CUDA raises an AssertionError
-        raise ValueError(
-            f"`device` ({name}) does not exist. Set it to cpu, or to an accelerator such as cuda. (Cause: {error})"
-        ) from error
 
 
 def time_contenders(

@@ -163,10 +163,11 @@ def zero_shot(
             scorer.start_id = tokenizer.eos_token_id if tokenizer.bos_token_id is None else tokenizer.bos_token_id
     with in_turn(accelerator):
         packing = arguments.packing or settings_of_run(model_name).get("packing", "packed")
-        texts = {
-            name: _cut(documents, facts, arguments.protocol, tokenizer, length, isinstance(scorer, CausalScorer))
-            for name, documents, facts in _load_texts(arguments, packing)
-        }
+        texts, is_causal = {}, isinstance(scorer, CausalScorer)
+        for name, documents, facts in _load_texts(arguments, packing):
+            how = facts.get("packing", arguments.protocol)
+            sequences, counts = _cut(documents, how, tokenizer, length, is_causal)
+            texts[name] = sequences, facts | counts
     content = chain([revision], (one["input_ids"] for sequences, _ in texts.values() for one in sequences))
     journal = Journal(journal_folder and name_by_content(journal_folder, content))
     results = {
@@ -267,34 +268,27 @@ def _load_texts(arguments: ScoringArguments, packing: str) -> Iterator[tuple[str
 
 
 def _cut(
-    texts: Dataset,
-    facts: dict[str, Any],
-    protocol: str,
-    tokenizer: PreTrainedTokenizerBase,
-    length: int,
-    is_causal: bool,
-) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """Tokenize documents, and cut them into sequences, as `protocol` or the packing in `facts` defines.
+    texts: Dataset, how: str, tokenizer: PreTrainedTokenizerBase, length: int, is_causal: bool
+) -> tuple[list[dict[str, Any]], dict[str, int]]:
+    """Tokenize documents, and cut them into sequences, as the protocol or packing `how` defines.
 
     Return the sequences, which are dictionaries with `input_ids`, `num_tokens` (without padding) and `num_bytes`, and
-    the `facts` with total counts.
+    total counts.
     """
-    packing = facts.get("packing", protocol)
     documents = encode_documents(texts, tokenizer, with_token_bytes=True)
-    if packing == "documents":
+    if how == "documents":
         documents, _ = leave_out_long(documents, length, "given", drop_long_documents=False)
         sequences = pad(documents, length, tokenizer.eos_token_id).to_list()
         if is_causal:  # causal models were not trained on the padding
             sequences = [one | {"input_ids": one["input_ids"][: one["num_tokens"]]} for one in sequences]
     else:
-        sequences = cut_into_sequences(documents, length, "clean" if packing == "packed" else packing)
-    counts = {
+        sequences = cut_into_sequences(documents, length, "clean" if how == "packed" else how)
+    return sequences, {
         "documents": len(documents),
         "sequences": len(sequences),
         "bytes": sum(one["num_bytes"] for one in sequences),
         "dropped_tokens": total(documents, "num_tokens") - sum(one["num_tokens"] for one in sequences),
     }
-    return sequences, facts | counts
 
 
 def _score_text(

@@ -106,7 +106,9 @@ class Worker:
 
     def __init__(self, model: Model, max_batch: int, max_queue: int) -> None:
         self.model, self.max_batch, self.max_queue = model, max_batch, max_queue
-        self.end_of_text = end_of_text_ids(model)
+        ids = model.generation_config.eos_token_id
+        ids = model.config.eos_token_id if ids is None else ids
+        self.end_of_text = frozenset(ids if isinstance(ids, list) else [] if ids is None else [ids])
         self.waiting: list[Job] = []
         self.condition, self.is_closed = Condition(), False
         self.thread = Thread(target=self._run, name="aogpt-worker", daemon=True)
@@ -224,13 +226,6 @@ class Worker:
         values, tokens = (part.tolist() for part in logprobs.topk(num_top))
         chosen = logprobs.gather(1, ids[0, start:end, None]).flatten().tolist()
         return [(value, dict(zip(*top, strict=True))) for value, *top in zip(chosen, tokens, values, strict=True)]
-
-
-def end_of_text_ids(model: Model) -> frozenset[int]:
-    """Return the ids of the end-of-text tokens of a model."""
-    ids = model.generation_config.eos_token_id
-    ids = model.config.eos_token_id if ids is None else ids
-    return frozenset(ids if isinstance(ids, list) else [] if ids is None else [ids])
 
 
 def find_gap(ids: torch.LongTensor, mask_token_id: int) -> int:

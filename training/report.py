@@ -43,6 +43,11 @@ def _format_report(results: dict[str, Any], samples: list[str], name: str) -> st
         "precision": {"no": "float32"}.get(hardware["mixed_precision"], hardware["mixed_precision"]),
         "last training loss": f"{results['loss_curve']['loss'][-1]:.4f} nats per token",
     }
+    kinds = [kind for kind in ORDER_KINDS if kind in results["evaluations"][-1]]
+    rows = [
+        (f"{scores['step']:,}", *(f"{scores[kind]:.4f}" for kind in kinds), f"{scores['sequences']:,}")
+        for scores in results["evaluations"]
+    ]
     parts = [
         f"# {name}",
         markdown_table(["", ""], summary.items()),
@@ -50,21 +55,12 @@ def _format_report(results: dict[str, Any], samples: list[str], name: str) -> st
         "## Held-out text",
         "The table shows bits per byte, computed with the moving averages of the weights. The model has those of step "
         f"{model_step:,}.",
-        _evaluation_table(results["evaluations"]),
+        markdown_table(["step", *(ORDER_KINDS[kind] for kind in kinds), "sequences"], rows),
         *(["## Samples", "Generated without a prompt, with the moving averages of the weights."] if samples else []),
         *(_code_block(text) for text in samples),
         "The file results.json has the arguments, the sources of the corpus, and the versions of all libraries.",
     ]
     return "\n\n".join(parts) + "\n"
-
-
-def _evaluation_table(evaluations: list[dict[str, Any]]) -> str:
-    kinds = [kind for kind in ORDER_KINDS if kind in evaluations[-1]]
-    rows = [
-        (f"{scores['step']:,}", *(f"{scores[kind]:.4f}" for kind in kinds), f"{scores['sequences']:,}")
-        for scores in evaluations
-    ]
-    return markdown_table(["step", *(ORDER_KINDS[kind] for kind in kinds), "sequences"], rows)
 
 
 def _code_block(text: str) -> str:

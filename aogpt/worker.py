@@ -32,31 +32,22 @@ class StoppedError(Exception):
 
 @dataclass(eq=False)
 class Job:
-    """The generation of one request.
+    """The generation of one request."""
 
-    `prompts` are ids (n,). With `has_gap`, each contains one mask, which `infill` fills in. Otherwise, `generate`
-    continues the prompts. `arguments` are passed to `infill` or `generate`, and include `num_return_sequences`.
-    `num_top` is the number of likeliest tokens to report for each generated token, or None for no log-probabilities.
-    With `has_echo`, the tokens of the prompt are reported, too.
-
-    `rows` are the ids generated so far, for each sample of each prompt, and `logprobs` the log-probabilities of each
-    row. `changed` is set whenever `rows`, `error` or `is_finished` has changed. `is_stopped` is True if the client
-    needs no more tokens.
-    """
-
-    prompts: list[torch.LongTensor]
-    arguments: dict[str, Any]
-    has_gap: bool = False
+    prompts: list[torch.LongTensor]  # ids (n,); with `has_gap`, each contains one mask
+    arguments: dict[str, Any]  # of `infill` or `generate`, with `num_return_sequences`
+    has_gap: bool = False  # whether `infill` fills in the masks; otherwise, `generate` continues the prompts
     seed: int | None = None
-    num_top: int | None = None
-    has_echo: bool | None = False
-    logprobs: list[Scores] = field(default_factory=list)
+    num_top: int | None = None  # number of likeliest tokens to report for each token; None for no log-probabilities
+    has_echo: bool | None = False  # whether the tokens of the prompt are reported, too
+    logprobs: list[Scores] = field(default_factory=list)  # of each row
     error: Exception | None = None
     is_finished: bool = False
-    is_stopped: bool = False
-    changed: asyncio.Event = field(default_factory=asyncio.Event)
+    is_stopped: bool = False  # whether the client needs no more tokens
+    changed: asyncio.Event = field(default_factory=asyncio.Event)  # set if `rows`, `error` or `is_finished` has changed
 
     def __post_init__(self) -> None:
+        # The ids generated so far, for each sample of each prompt.
         self.rows: list[list[int]] = [[] for _ in self.prompts for _ in range(self.arguments["num_return_sequences"])]
         self.loop = asyncio.get_running_loop()
         self.key = json.dumps([self.has_gap, self.arguments], sort_keys=True)

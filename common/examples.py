@@ -147,7 +147,7 @@ def _encode_chat(
     messages: list[dict[str, str]], tools: list | None, tokenizer: PreTrainedTokenizerBase
 ) -> tuple[list[int], list[bool]]:
     """Encode a chat, as `_encode` does. If the template has no generation marks, the last message is the answer."""
-    template = _find_template(tokenizer, tools)
+    template = tokenizer.get_chat_template(tools=tools)
     if not GENERATION.search(template):
         if messages[-1]["role"] != "assistant":
             raise ValueError(f"The last message must be of the assistant, but is of {messages[-1]['role']!r}.")
@@ -169,12 +169,6 @@ def _encode_chat(
     return ids, is_answer
 
 
-def _find_template(tokenizer: PreTrainedTokenizerBase, tools: list | None) -> str:
-    if tokenizer.chat_template is None:
-        raise ValueError("Messages need a chat template, but the tokenizer has none. Set its `chat_template`.")
-    return tokenizer.get_chat_template(tools=tools)
-
-
 def _read_tools(values: dict[str, Any]) -> list | None:
     """Return the tools of a chat, which may also be a string of JSON."""
     tools = values.get("tools")
@@ -188,7 +182,6 @@ def _split_completion(prompt: Any, completion: Any, tools: list | None, tokenize
         given = f"{prompt!r:.100} and {completion!r:.100}"
         raise ValueError(f"`prompt` and `completion` must both be text, or both {MESSAGES}, but are {given}.")
     prompt, completion = _check_messages("prompt", prompt), _check_messages("completion", completion)
-    _find_template(tokenizer, tools)
     before = tokenizer.apply_chat_template(prompt, tools, tokenize=False, add_generation_prompt=True)
     text = tokenizer.apply_chat_template(prompt + completion, tools, tokenize=False)
     if not text.startswith(before):

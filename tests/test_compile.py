@@ -110,13 +110,14 @@ def test_bfloat16_compiles_to_a_whole_graph(backend: CountingBackend) -> None:
 
 
 def test_compiled_pass_does_not_copy_the_cache() -> None:
-    """No operation may return a tensor larger than the cache of one layer: Inductor writes in place to whole inputs."""
+    """Only views may be larger than the cache of one layer: Inductor writes in place to whole inputs."""
     torch._dynamo.reset()
     model = random_model(max_position_embeddings=512)
     output_sizes = []
 
     def inspect(graph: torch.fx.GraphModule, inputs: list[torch.Tensor]) -> Callable:
-        outputs = [node.meta["val"] for node in graph.graph.nodes if node.op == "call_function"]
+        nodes = [node for node in graph.graph.nodes if node.op == "call_function"]
+        outputs = [node.meta["val"] for node in nodes if node.target is not torch.ops.aten.view.default]
         output_sizes.extend(output.numel() for output in outputs if isinstance(output, torch.Tensor))
         return make_boxed_func(graph)
 

@@ -34,6 +34,7 @@ from modeling_aogpt.tokenization import load_tokenizer
 from training.grpo import MEASURES
 
 DECODINGS = ("confidence", "threshold 0.9")
+ARGUMENTS = ("learning_rate", "max_steps", "num_updates", "batch_size", "num_candidates", "tau", "seed")
 WINDOW = 6  # steps whose mean is a point of a curve
 MEASURED = "puzzles.json"  # in the folder of a run
 
@@ -47,23 +48,27 @@ class CompareArguments(Options):
 
 
 def measure(run: Path, num_puzzles: int) -> dict[str, Any]:
-    """Return the cost of a run, its curves, and the fraction of puzzles that its model solves by each decoding."""
+    """Return the cost of a run, its curves, and the fraction of puzzles that its model solves by each decoding.
+
+    Without a model, only the curves are returned.
+    """
     results, folder, path = read_finished_run(run), run / "model", run / MEASURED
     if path.exists():
         known = read_json(path, ("num_puzzles",), "eval/studies/rewards/compare.py")
         if known["num_puzzles"] == num_puzzles:
             return known
-    model, tokenizer = load_model(folder, dtype=torch.float32), load_tokenizer(folder)
-    inputs, solutions = encode_problems(held_out_texts(6, "clues", num_puzzles), tokenizer, 37)
-    arguments = {name: results["arguments"].get(name) for name in ("learning_rate", "max_steps", "num_updates", "seed")}
+    arguments = {name: results["arguments"].get(name) for name in ARGUMENTS}
     measured = {"num_puzzles": num_puzzles, "arguments": arguments, "evaluations": results["evaluations"]}
     measured["seconds"] = results["train_seconds"]
     if (log := run / "log.jsonl").exists():
         steps = [json.loads(line) for line in log.read_text().splitlines()]
         measured["curves"] = {name: [step[name] for step in steps] for name in MEASURES}
-    for name in DECODINGS:
-        measured[name], _, _ = decode(model, inputs, solutions, name, seed=0)
-        print(f"{run} {name}: {measured[name]['solved']:.4f}", flush=True)
+    if folder.exists():
+        model, tokenizer = load_model(folder, dtype=torch.float32), load_tokenizer(folder)
+        inputs, solutions = encode_problems(held_out_texts(6, "clues", num_puzzles), tokenizer, 37)
+        for name in DECODINGS:
+            measured[name], _, _ = decode(model, inputs, solutions, name, seed=0)
+            print(f"{run} {name}: {measured[name]['solved']:.4f}", flush=True)
     write_json(path, measured)
     return measured
 
@@ -71,6 +76,7 @@ def measure(run: Path, num_puzzles: int) -> dict[str, Any]:
 def make_table(arms: dict[str, dict[int, dict[str, Any]]]) -> dict[str, dict[str, Any]]:
     """Return a row for each arm, with means over the seeds. Differences are those of the same seed."""
     table = {}
+    arms = {arm: {seed: run for seed, run in runs.items() if DECODINGS[0] in run} for arm, runs in arms.items()}
     for arm, runs in arms.items():
         row: dict[str, Any] = {name: estimate([run[name]["solved"] for run in runs.values()]) for name in DECODINGS}
         for other in ("start", "exact"):
@@ -101,7 +107,7 @@ def plot(arms: dict[str, dict[int, dict[str, Any]]], path: Path) -> None:
     for axes, name in zip(figure.subplots(1, len(names)), names, strict=True):
         for arm, runs in arms.items():
             if curves := [run["curves"][name] for run in runs.values() if "curves" in run]:
-                means = [fmean(values) for values in zip(*curves, strict=True)]
+                means = [fmean(values) for values in zip(*curves, strict=False)]
                 starts = range(0, len(means), WINDOW)
                 points = [fmean(means[first : first + WINDOW]) for first in starts]
                 axes.plot([first + WINDOW / 2 for first in starts], points, label=arm)

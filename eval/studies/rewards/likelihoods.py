@@ -2,28 +2,35 @@
 """Training with rewards by exact likelihoods, or by the approximations that are used for encoders.
 
     python eval/studies/rewards/likelihoods.py CONFIG.yaml --likelihood exact|mean_field|coupled [--key value ...]
+    python eval/studies/rewards/likelihoods.py CONFIG.yaml --likelihood joint --tau 0.1 [--key value ...]
     python eval/studies/rewards/likelihoods.py CONFIG.yaml --num_gradients 8 [--key value ...]
 
 This is training/grpo.py with the setting `likelihood`. Only the log-probabilities in the objective differ. Samples,
 advantages and the measured KL divergence are those of training/grpo.py. With `num_gradients`, the command does not
-train: it compares the gradients of the likelihoods for the same samples, and writes gradients.json.
+train: it compares the gradients of the likelihoods for the same samples, and writes gradients.json. With `tau`, the
+cells are drawn (see order_policy.py). With `num_candidates`, only hard puzzles are used, and updates leave out groups
+of completions with equal rewards.
 """
 
 import sys
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
+from datasets import Dataset
 
 from common.commands import option
+from common.data import evenly_spaced
 from common.files import write_json
 from common.hardware import versions
 from eval.studies.rewards.compare import CompareArguments, measure
+from eval.studies.rewards.order_policy import drawn_order, joint_log_probs
 from modeling_aogpt.orders import group_orders
 from training.grpo import GRPOArguments, PolicyObjective, PolicyTraining
 from training.objectives import OBJECTIVES
-from training.pretrain import main
+from training.pretrain import logger, main
 
 LIKELIHOODS = ("exact", "mean_field", "coupled")
 MASK_RATIOS = (0.2, 0.8)  # as in the code of coupled GRPO
@@ -33,21 +40,43 @@ MASK_RATIOS = (0.2, 0.8)  # as in the code of coupled GRPO
 class LikelihoodArguments(GRPOArguments):
     """Settings of a run."""
 
-    likelihood: Literal["exact", "mean_field", "coupled"] = option("exact", "Log-probabilities in the objective.")
+    likelihood: Literal["exact", "mean_field", "coupled", "joint"] = option(
+        "exact", "Log-probabilities in the objective. `joint` is that of the cell and the token, and needs `tau`."
+    )
+    tau: float = option(
+        0.0,
+        "Temperature at which cells are drawn by their certainty. By default, the most certain one is taken.",
+        least=0,
+    )
+    num_candidates: int = option(
+        0,
+        "Number of prompts of which those are used that the initial model does not solve by threshold 0.9; 0: use all.",
+        least=0,
+    )
     num_gradients: int = option(
         0, "Number of batches whose gradients are compared. By default, train instead.", least=0
     )
 
 
 class LikelihoodObjective(PolicyObjective):
-    """Clipped objective with one of three log-probabilities of the generated tokens.
+    """Clipped objective with one of four log-probabilities of the generated tokens.
 
     * Exact: see `trajectory_log_probs`.
     * Mean field (d1, arXiv 2504.12216): each token given only the prompt.
     * Coupled (DiffuCoder, arXiv 2506.20639): the generated tokens are split at random into two halves. Each half
       is predicted given the prompt and the other half. The result is the mean of the mean field and of the
       log-probability of the token in its half, times `weights`.
+    * Joint: that of the cell and the token of each step (see `joint_log_probs`).
     """
+
+    def forward(
+        self, log_probs: torch.Tensor | None, advantages: torch.Tensor, clip_range: float, **trajectory: Any
+    ) -> torch.Tensor:
+        """Return the loss. Without `log_probs`, those of the model are used, so that all ratios are 1."""
+        if log_probs is not None:
+            return super().forward(log_probs, advantages, clip_range, **trajectory)
+        log_probs = self.log_probs(**trajectory).masked_fill(trajectory["unmasking_steps"] < 0, 0.0)
+        return -((log_probs - log_probs.detach()).exp() * advantages[:, None]).sum(dim=1).mean()
 
     def log_probs(
         self,
@@ -58,8 +87,11 @@ class LikelihoodObjective(PolicyObjective):
         is_first: torch.BoolTensor | None = None,
         weights: torch.Tensor | None = None,
         attention_mask: torch.Tensor | None = None,
+        tau: float = 0.0,
     ) -> torch.Tensor:
         """Return the log-probabilities (batch, n). `is_first` is True in the first half (see `split`)."""
+        if likelihood == "joint":
+            return joint_log_probs(self.model, sequences, orders, unmasking_steps, tau)
         score, masks = self.model.trajectory_log_probs, {"attention_mask": attention_mask}
         if likelihood == "exact":
             return score(sequences, orders, unmasking_steps, **masks)
@@ -92,21 +124,64 @@ class LikelihoodTraining(PolicyTraining):
     arguments = LikelihoodArguments
     objectives = dict.fromkeys(OBJECTIVES, LikelihoodObjective)
 
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        if self.training.likelihood == "joint" and not self.training.tau:
+            raise ValueError("`likelihood` is 'joint', but `tau` is 0. Set it to the temperature of the order, as 0.1.")
+        if self.training.num_candidates:
+            self.data.train = self.choose_hard(evenly_spaced(len(self.data.train), self.training.num_candidates))
+
+    def choose_hard(self, rows: list[int]) -> Dataset:
+        """Return those training prompts that the initial model does not solve by threshold 0.9."""
+        hard, tokenizer, size = [], self.data.tokenizer, self.training.eval_batch_size
+        options = {"unmasking": "threshold", "threshold": 0.9, "do_sample": False}
+        for part in (self.data.train.select(rows[first : first + size]) for first in range(0, len(rows), size)):
+            with self.objective.initial_model() as model:
+                sequences = model.generate(torch.tensor(part["input_ids"][:]).to(model.device), **options)
+            rewards = self.reward(prompts=part["text"][:], completions=tokenizer.batch_decode(sequences))
+            hard += [reward < 1 for reward in rewards]
+        logger.info("%d of %d prompts are hard.", sum(hard), len(rows))
+        return self.data.train.select([row for row, is_hard in zip(rows, hard, strict=True) if is_hard])
+
+    def sample(self, *arguments: Any) -> tuple[dict[str, torch.Tensor], list[str], torch.Tensor]:
+        """Keep the rewards of the completions."""
+        result = super().sample(*arguments)
+        self.rewards = result[2]
+        return result
+
     def roll_out(self, samples: list[int]) -> tuple[dict[str, Any], torch.Tensor, str]:
-        """Replace the log-probabilities of the completions by those of the setting `likelihood`."""
-        arguments, measures, text = super().roll_out(samples)
-        if self.training.likelihood != "exact":
-            arguments = self.replace_likelihood(arguments, self.training.likelihood, samples[0])
+        """Draw the cells with `tau`, and replace the log-probabilities by those of the setting `likelihood`."""
+        training, seed = self.training, 1_000_003 * self.training.seed + samples[0]
+        with drawn_order(training.tau, seed) if training.tau else nullcontext():
+            arguments, measures, text = super().roll_out(samples)
+        if training.num_candidates:
+            arguments = self.keep_signal(arguments)
+        if training.likelihood != "exact":
+            arguments = self.replace_likelihood(arguments, training.likelihood, samples[0])
+        if training.num_updates == 1:
+            arguments["log_probs"] = None
         return arguments, measures, text
+
+    def keep_signal(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        """Leave out groups of completions with equal rewards. Their advantages are only KL penalties."""
+        groups = self.rewards.view(-1, self.training.group_size)
+        differs = groups.amax(dim=1) > groups.amin(dim=1)
+        differs[0] |= not differs.any()  # an update needs a completion
+        index = differs.repeat_interleave(self.training.group_size).nonzero()[:, 0].to(arguments["advantages"].device)
+        kept = {name: values[index] if torch.is_tensor(values) else values for name, values in arguments.items()}
+        return kept | {"advantages": kept["advantages"] * len(index) / len(self.rewards)}
 
     def replace_likelihood(self, arguments: dict[str, Any], likelihood: str, sample: int) -> dict[str, Any]:
         """Return the arguments of the objective with another likelihood. `sample` is the number of the first sample."""
-        parts = split(arguments["sequences"].shape, 1_000_003 * self.training.seed + sample)
-        arguments = arguments | {"likelihood": likelihood, **parts}
-        names = ("sequences", "orders", "unmasking_steps", "attention_mask", "likelihood", *parts)
-        with torch.no_grad():
-            log_probs = self.objective.log_probs(**{name: arguments[name] for name in names})
-        return arguments | {"log_probs": log_probs}
+        sequences = arguments["sequences"]
+        parts = split(sequences.shape, 1_000_003 * self.training.seed + sample)
+        parts = {name: values.to(sequences.device) for name, values in parts.items()}
+        arguments = arguments | {"likelihood": likelihood, "tau": self.training.tau, **parts}
+        if self.training.num_updates > 1:
+            names = ("sequences", "orders", "unmasking_steps", "attention_mask", "likelihood", "tau", *parts)
+            with torch.no_grad():
+                arguments["log_probs"] = self.objective.log_probs(**{name: arguments[name] for name in names})
+        return arguments
 
     def train(self) -> int:
         """Train, or compare gradients."""
@@ -158,4 +233,5 @@ def compare_gradients(gradients: torch.Tensor, exact: torch.Tensor) -> dict[str,
 
 
 if __name__ == "__main__":
+    torch.set_flush_denormal(True)  # with a low `tau`, cells that are almost never drawn have denormal gradients
     main(sys.argv[1:], LikelihoodTraining)

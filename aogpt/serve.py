@@ -172,6 +172,8 @@ class Sample:
     def describe_logprobs(self, row: list[int], logprobs: list[tuple[float, dict[int, float]]]) -> dict[str, list]:
         """Return OpenAI's object with the log-probabilities of the tokens of `text` and, with `echo`, of the prompt."""
         row = row[: len(logprobs) - len(self.given)]
+        if -torch.inf in (value for value, _ in logprobs):  # JSON has no infinity, and clients skip null
+            raise ApiError(400, "A token has probability 0, so `logprobs` is infinite. Remove `logprobs`.", "logprobs")
         starts = find_starts(self.given, len(self.prompt), self.tokenizer)
         starts += [len(self.prompt) + len(self.read(row[:number])) for number in range(len(row))]
         kept = [
@@ -183,7 +185,7 @@ class Sample:
             "tokens": [self.name(token) for token, _, _ in kept],
             "token_logprobs": [value for _, (value, _), _ in kept],
             "top_logprobs": [
-                {self.name(token): value for token, value in (top | {chosen: logprob}).items()}
+                {self.name(token): value for token, value in (top | {chosen: logprob}).items() if value > -torch.inf}
                 for chosen, (logprob, top), _ in kept
             ],
             "text_offset": [start for _, _, start in kept],
@@ -208,8 +210,7 @@ class Server:
         for limit, value in (limits if padded_length is None else limits | {"padded_length": padded_length}).items():
             check_integer(limit, value)
         self.model, self.tokenizer, self.name, self.key = model, tokenizer, name, key
-        self.max_gap, self.padded_length = max_gap, padded_length
-        self.most = model.config.max_position_embeddings
+        self.max_gap, self.padded_length, self.most = max_gap, padded_length, model.config.max_position_embeddings
         self.worker = Worker(model, max_batch, max_queue)
         self.entry = {"id": name, "object": "model", "created": int(time.time()), "owned_by": "aogpt"}
 
@@ -387,9 +388,8 @@ class Server:
         query, started = await InfillRequest.read(request), time.perf_counter()
         prefix, suffix, limit = query.input_prefix + query.prompt, query.input_suffix, self.most * CHARACTERS_PER_TOKEN
         max_tokens = self.most if query.n_predict is None or query.n_predict < 0 else query.n_predict
-        answer = {"content": "", "stop": True, "model": self.name, "truncated": False}
-        answer |= {"tokens_predicted": 0, "tokens_evaluated": 0, "tokens_cached": 0}
-        answer["generation_settings"] = {"n_ctx": self.most}
+        answer = {"content": "", "stop": True, "model": self.name, "generation_settings": {"n_ctx": self.most}}
+        answer |= {"truncated": False, "tokens_predicted": 0, "tokens_evaluated": 0, "tokens_cached": 0}
         if max_tokens > 0 and prefix + suffix:
             whole = self.encode(prefix[-limit:], suffix[:limit])
             most, lengths = self.read_lengths(query, max_tokens)

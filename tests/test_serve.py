@@ -169,6 +169,20 @@ def test_echo_scores_prompts(
             assert (choice["text"] == given) == (num_new == 0 or is_end)
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_tokens_of_probability_zero_have_no_logprobs(
+    call: Callable, start: Callable[..., str], model: AOGPTForAnyOrderLM, stream: bool
+) -> None:
+    """JSON has no infinity. Other tokens are scored, and have only other tokens of `top_logprobs`."""
+    model.lm_head.bias.data[7:] = -torch.inf
+    body = {"echo": True, "logprobs": 5, "max_tokens": 0, "stream": stream}
+    response = httpx.post(f"{start()}/v1/completions", json=body | {"prompt": [5, 9, 6]})
+    assert (response.status_code, response.json()["error"]["param"]) == (400, "logprobs")
+    model.lm_head.bias.data[:3] = -torch.inf
+    (choice,) = call("/v1/completions", body | {"prompt": [5, 4, 6], "stream": False})["choices"]
+    assert [len(top) for top in choice["logprobs"]["top_logprobs"]] == [4, 4, 4]
+
+
 def test_the_client_of_lm_eval_reads_log_likelihoods(call: Callable, model: AOGPTForAnyOrderLM) -> None:
     client = pytest.importorskip("lm_eval.models.openai_completions").LocalCompletionsAPI
     ids, lengths = [[*range(5, 12)], [*range(9, 20)]], [3, 4]

@@ -37,7 +37,7 @@ from modeling_aogpt.cuda_graphs import Recording
 from training.tracking import flops_per_token
 
 DEVICE = default_device()
-BATCH_SIZES, STEPS, TRAINING_BATCH_SIZE = [32, 1], [1024, 16, 256, 64], 16  # compiled: only the first number of steps
+BATCH_SIZES, STEPS, TRAINING_BATCH_SIZE = [32, 1], [1024, 16, 256, 64], 16  # compiled decoders: only 1024 steps
 FEW, MANY = 16, 64  # numbers of steps of the encoder; its other times are extrapolated
 KINDS, UNMASKING = ("plain", "compiled"), ("fixed_count", "bernoulli")
 FIRST_STEP, LAST_STEP = 4, 40  # the CPU time is that of these steps, and the kernels are those of the last one
@@ -196,8 +196,9 @@ def to_markdown(report: dict[str, Any]) -> str:
     texts = [
         f"# Five minutes on a GPU\n\nWritten by `{report['command']}` on {report['machine']}.",
         f"Missing results: {'; '.join(name for name, result in results.items() if result is None) or 'none'}.",
-        "Seconds of a generation with random weights in bfloat16. In parentheses: the time of the encoder (plain or "
-        f"compiled, like the decoder) relative to it. *: extrapolated from {FEW} and {MANY} steps of the encoder.",
+        "Seconds of a generation with random weights in bfloat16. In parentheses: the time of the encoder, divided "
+        "by that of the decoder. Either both are compiled, or neither. "
+        f"*: extrapolated from {FEW} and {MANY} steps of the encoder.",
         "\n".join(f"| {' | '.join(map(str, row))} |" for row in rows),
         *(f"## {name}\n\n```text\n{text}\n```" for name, text in results.items() if isinstance(text, str)),
     ]

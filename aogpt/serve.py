@@ -220,7 +220,7 @@ class Server:
 
     def name_token(self, token: int) -> str:
         """Return the text of a token or, if it is a part of a character, `token_id:ID`."""
-        # Alone, a token would lose its first space, and have the name of another one.
+        # A token that is decoded alone may lose its first space. Two tokens would then have the same name.
         text = self.decode([token, token])[len(self.decode([token])) :]
         return f"token_id:{token}" if "\ufffd" in text else text
 

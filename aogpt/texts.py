@@ -40,7 +40,7 @@ def decode_after(before: list[int], ids: list[int], tokenizer: PreTrainedTokeniz
 
 
 def find_special_ids(names: Sequence[str], tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
-    """Return the ids of special tokens with these names. Their names are not in texts, so texts end at the tokens."""
+    """Return the ids of special tokens among stop strings. Decoded texts lack special tokens, so ids are compared."""
     tokens = tokenizer.added_tokens_decoder.items()
     return frozenset(number for number, token in tokens if token.special and token.content in map(str.strip, names))
 
@@ -51,7 +51,7 @@ def find_end(row: list[int], ends: Set[int]) -> int:
 
 
 def find_starts(ids: list[int], length: int, tokenizer: PreTrainedTokenizerBase) -> list[int]:
-    """Return the number of characters before each of the last tokens of a text with `length` characters."""
+    """Return the index of the first character of each of `ids`, the last tokens of a text of `length` characters."""
     starts = [0]
     for number in range(len(ids)):
         known = ids[max(0, number - NUM_TOKENS_BEFORE) : number]

@@ -30,9 +30,9 @@ class Versioned:
 
 
 def versioned(function: Callable, *modules: ModuleType) -> Versioned:
-    """Return `function` with a version: a hash of the code in its folder and in those of `modules`, and of libraries.
+    """Return `function` with a version: the hash of the code in its folder and in the folders of `modules`.
 
-    The function must not use modules of other folders.
+    The hash includes the versions of Python and libraries. The function must not use modules of other folders.
     """
     return Versioned(function, code_version(Path(inspect.getfile(part)).parent for part in (function, *modules)))
 

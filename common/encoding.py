@@ -111,7 +111,7 @@ def _label(ids: list[int], offsets: list[tuple[int, int]], is_context: list[bool
 def split_context(text: str, context_marks: str) -> tuple[str, list[bool]]:
     """Return a text without the context marks, and whether each of its characters is in the context.
 
-    The first of the two marks is at the beginning, and the second at the end, of a part of the context.
+    Each part of the context begins with the first of the two characters in `context_marks`, and ends with the second.
 
     Raises:
         ValueError: If the marks of a text are not in pairs.

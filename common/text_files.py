@@ -123,8 +123,8 @@ def _split_paragraphs(texts: list[str]) -> dict[str, list[str]]:
 def _read_columns(files: Sequence[str], separator: str) -> list[str]:
     """Return the columns of the first file.
 
-    Raise a `ValueError` if quotes are not around whole fields, because `pandas` would drop them and join rows; or if a
-    first row has more fields than the header, because `pandas` would shift its fields by one.
+    Raise a `ValueError` if quotes are not around whole fields: `pandas` would drop the quotes and join rows. Also raise
+    it if the first row of a file has more fields than the header: `pandas` would shift the fields by one.
     """
     csv.field_size_limit(sys.maxsize)
     for file in files:

@@ -284,7 +284,7 @@ class AnyOrderLM(LM):
         """
         texts = [split_batches(self._encode(*request.args), self.max_length) for request in requests]
         start = [self.model.config.start_token_id]
-        # A start token inside a text is a token of the text. At the start of a part, it would not be scored.
+        # A start token inside a text must be scored. If a part begins with it, the model needs another one before it.
         queries = [
             Gap([*start, *ids], 1, len(ids)) if number > 0 and ids[:1] == start else Gap(ids, 0, len(ids))
             for parts in texts

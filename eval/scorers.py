@@ -29,9 +29,9 @@ Batch = dict[str, torch.Tensor]  # output of DataCollatorForAnyOrderLM, on the m
 
 @dataclass
 class AnyOrderScorer:
-    """Scorer of AO-GPT, sigma-GPT and encoder-only masked diffusion models, with arguments of `log_likelihood`.
+    """Scorer of AO-GPT, sigma-GPT and encoder-only masked diffusion models. It calls `log_likelihood`.
 
-    With `num_ranks=0`, ensembles are computed at all ranks of an order.
+    The numbers are arguments of that method. With `num_ranks=0`, ensembles are computed at all ranks of an order.
     """
 
     model: Model

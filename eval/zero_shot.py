@@ -144,8 +144,8 @@ def zero_shot(
 ) -> dict[str, Any]:
     """Evaluate a model, and return the results, which are also written to the file `output`.
 
-    `journal_folder` keeps finished batches until then (see `Journal`). A hash of the model's revision and of all
-    sequences is appended to its name. `identity` is the result of `identity_of_weights`, by default computed here.
+    `journal_folder` keeps finished batches until the results are written (see `Journal`). Its name gets a hash of the
+    model's revision and of all sequences. `identity` is the result of `identity_of_weights`, by default computed here.
     """
     started = time.perf_counter()
     accelerator = start_accelerator()

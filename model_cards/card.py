@@ -98,7 +98,7 @@ def render_card(
         length: Number of tokens in a training sequence. Defaults to the length of the longest sequence of the model.
         values: Other values of the template: `num_parameters` and `dtype` of the weights; `is_left_to_right`, whether
             the model generates from left to right by default; and `pad_texts`, whether the code examples pad texts with
-            end-of-text. Set it for a model that was trained on padded documents, which would else continue the texts.
+            end-of-text. A model that was trained on padded documents would otherwise continue the texts.
 
     Raises:
         ValueError: If a fact is empty, if the licence is no plain name, or if the card has unfilled placeholders.

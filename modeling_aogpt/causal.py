@@ -255,7 +255,7 @@ def check_positions(position_ids: torch.LongTensor, input_ids: torch.LongTensor)
 
 
 def check_not_packed(positions: torch.LongTensor, is_token: torch.BoolTensor | None) -> None:
-    """Raise a `ValueError` unless positions of neighbouring tokens differ by one. Otherwise, texts are packed."""
+    """Raise a `ValueError` if a position is not that of the token before plus one, as in packed texts."""
     is_jump = positions.diff(dim=-1) != 1
     if is_token is not None:  # (batch, cached + n): False at padding
         is_token = is_token[:, -positions.shape[-1] :].to(positions.device)
@@ -264,7 +264,7 @@ def check_not_packed(positions: torch.LongTensor, is_token: torch.BoolTensor | N
     if not torch.compiler.is_compiling() and is_jump.any():
         raise ValueError(
             "`position_ids` must increase by one from token to token, but do not. Texts that are packed would attend "
-            "to each other. Put each into its own sequence, pass a 4-D `attention_mask`, or mark padding in the mask."
+            "to each other. Put each text into its own sequence or pass a 4-D mask, and mark padding in the mask."
         )
 
 
@@ -451,7 +451,7 @@ class CausalGenerationMixin(GenerationMixin):
     def _get_candidate_generator(
         self, *, generation_config: GenerationConfig, input_ids: torch.LongTensor, **options: Any
     ) -> CandidateGenerator:
-        """Return the source of drafts, without drafts at or after the last column, after which no token can follow."""
+        """Return the source of drafts. It drafts nothing for the last column, because no token can follow it."""
         generator = super()._get_candidate_generator(
             generation_config=generation_config, input_ids=input_ids, **options
         )

@@ -25,7 +25,7 @@ class ReleasedArchitecture:
     """Names and settings of an architecture of another project."""
 
     name: str
-    # From names of modules or tensors to names in this package. `{layer}` in a name stands for every layer.
+    # Maps names of modules or tensors to names in this package. `{layer}` in a name stands for every layer.
     names: dict[str, str] = field(default_factory=dict)
     settings: dict[str, Any] = field(default_factory=dict)  # those that differ from the defaults of the configuration
 
@@ -84,9 +84,9 @@ def read_tensors(folder: Path) -> Tensors:
 class Blueprint:
     """Model on the meta device, with the names and shapes of the tensors that it needs.
 
-    `names` maps each tensor of the source to its names in the model: three for a tensor with the projections of
-    attention queries, keys and values, or else one. `shapes` are the shapes in the source. Both have the order of
-    parameters in the authors' code.
+    `names` maps each tensor of the source to its names in the model. A tensor that joins the projections of queries,
+    keys and values has three names; every other tensor has one. `shapes` are the shapes in the source. Both have the
+    order of parameters in the authors' code.
     """
 
     model: PreTrainedModel

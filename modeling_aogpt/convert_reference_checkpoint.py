@@ -278,7 +278,7 @@ def read_config(
 
 
 def require(name: str, given: Any, value: Any, source: Path) -> None:
-    """Raise a `ValueError` unless the setting `name` of config.json, which is `given`, is equal to `value`."""
+    """Raise a `ValueError` unless the value `given` for the setting `name` of config.json is `value`."""
     if given != value:
         raise ValueError(
             f"{source}/config.json has {name} {given!r}, but only {value!r} is supported. Pass the folder of another "
@@ -294,7 +294,7 @@ def make_config(
     source: Path,
     **others: Any,
 ) -> AOGPTConfig:
-    """Return the configuration with `others` and the `given` settings, of which `names` has the names in this package.
+    """Return the configuration with the `given` settings, renamed as `names` defines, and the settings in `others`.
 
     A vocabulary of GPT-2's size has GPT-2's end-of-text token.
     """

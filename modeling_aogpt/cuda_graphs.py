@@ -84,10 +84,10 @@ def recording_stream(device: torch.device) -> torch.cuda.Stream:
 
 @contextmanager
 def pause_garbage_collection() -> Iterator[None]:
-    """Collect no garbage within a `with` statement.
+    """Disable Python's garbage collector within a `with` statement.
 
-    If the collector frees another CUDA graph while one is recorded, for example that of an earlier exception's
-    traceback, the recording fails.
+    A recording fails if the collector frees another CUDA graph meanwhile. An earlier exception, for example, can keep
+    such a graph.
     """
     was_enabled = gc.isenabled()
     gc.disable()
@@ -154,7 +154,7 @@ class Recordings:
         A function must not wait for the GPU. It gets copies of its arguments on the GPU. Everything else that it reads
         or writes must stay at the same memory addresses.
         """
-        # Bound methods would refer back to these recordings, so their memory would be freed late.
+        # With bound methods as keys, this object would refer to itself, and its memory would be freed late.
         names = (getattr(part, "__func__", part) for part in (function, *constant))
         key = *names, *(None if values is None else values.shape for values in arguments)
         if key not in self._recordings and not self.has_failed and self._num_calls[key] >= self._num_first_calls:

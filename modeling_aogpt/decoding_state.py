@@ -43,8 +43,8 @@ MIN_PASSES_FOR_CUDNN = 256
 MAX_RECORDED_ROWS = 2**14
 MAX_RECORDED_SLOTS = 2**19
 
-# Smallest number of rows of each kind in a recorded pass of more than one row, over all sequences. A GPU takes about as
-# long for so many rows as for fewer, but every number of rows takes a recording of its own.
+# Recorded passes of more than one row have at least this number of rows of each kind, over all sequences. A GPU takes
+# about as long for so many rows as for fewer, but every number of rows needs its own recording.
 NUM_FREE_ROWS = 16
 
 # If all passes of a generation together would read at least this number of bytes of the cache, which takes a GPU about
@@ -78,7 +78,7 @@ class QueryResult(NamedTuple):
 
 
 def leading_indices(counts: torch.LongTensor, device: torch.device) -> Indices:
-    """Return the indices (sequences, columns), on `device`, of the first `counts[b]` (on the CPU) columns of each b."""
+    """Return the indices (sequences, columns), on `device`, of the first `counts[b]` columns of each sequence b."""
     is_leading = torch.arange(int(counts.max()), device=counts.device) < counts[:, None]
     sequences, columns = is_leading.nonzero(as_tuple=True)
     return to_device(sequences, device), to_device(columns, device)

@@ -306,9 +306,9 @@ def score_orders(
     ensemble_size: int = 1,
     sets: tuple[torch.BoolTensor, torch.BoolTensor] | None = None,
 ) -> LogLikelihoodOutput:
-    """Return the mean over orders of log p of the targets given the context, the two `sets` of positions (batch, n).
+    """Return the mean over orders of log p of targets given context. `sets` are the masks (batch, n) of the two.
 
-    Without `sets`, all tokens are targets, and an ensemble permutes all tokens before each of them.
+    Without `sets`, all tokens are targets, and an ensemble for a token permutes all tokens before it.
     """
     is_target, is_context = (scorer.is_token, torch.zeros_like(scorer.is_token)) if sets is None else sets
     num_context = is_context.sum(dim=-1)

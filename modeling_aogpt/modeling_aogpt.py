@@ -360,7 +360,7 @@ class _Gather(torch.autograd.Function):
 def look_up_vectors(table: torch.Tensor, targets: torch.LongTensor) -> torch.Tensor:
     """Return the vectors (vectors, batch, rows, hidden_size) of `targets` in a table (vectors, n, hidden_size).
 
-    The values of each vector are contiguous, because operations with strided vectors take twice as long on a GPU.
+    The values of each vector are contiguous, because operations with strided vectors can take longer on a GPU.
     """
     num_vectors, num_targets = table.shape[:2]
     first_rows = torch.arange(0, num_vectors * num_targets, num_targets, device=table.device)
@@ -1245,8 +1245,8 @@ class AOGPTForCausalLM(AOGPTWithHead, CausalGenerationMixin):
                 positions are counted from 0 without padding. A start token counts, as in Transformers.
             cache (`Cache`, *optional*): A Transformers cache.
             labels (`torch.LongTensor` of shape `(batch, n)`, *optional*): Ids to predict, usually `input_ids`. This
-                method shifts them: `labels[b, i + 1]` is predicted at position i. -100 is ignored. Padding
-                is not, as in Transformers, so set its labels to -100.
+                method shifts them: `labels[b, i + 1]` is predicted at position i. -100 is ignored. As
+                in Transformers, padding is not ignored, so set its labels to -100.
             use_cache (`bool`, *optional*): Whether to create and return a cache if `cache` is not given.
                 Defaults to `False`.
             logits_to_keep (`int` or `torch.Tensor`): If an integer, compute logits only for this number of last

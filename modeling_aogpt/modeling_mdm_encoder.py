@@ -404,8 +404,7 @@ class MDMEncoderForMaskedLM(MDMEncoderPreTrainedModel, AOGPTWithHead, AnyOrderGe
         SEDD also uses a noise level. Without orders and targets, the level at diffusion time t is
         -log(1 - (1 - eps) t), with eps = 1e-3. If the reverse process starts with all tokens masked, the result is at
         least as tight as the bound of SEDD's score-entropy loss. With orders or targets, the level matches the fraction
-        of masked tokens. The result is then also a lower bound, but for another process. The mean of this bound is
-        somewhat different.
+        of masked tokens. The result is then also a lower bound, but for another process, so it is somewhat different.
 
         Args:
             input_ids (`torch.LongTensor` of shape `(batch, n)`): Whole sequences. With `targets`, values at positions

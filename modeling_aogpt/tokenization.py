@@ -42,14 +42,15 @@ def load_tokenizer(name_or_path: str | Path) -> PreTrainedTokenizerBase:
         raise ValueError(
             f"The tokenizer {name_or_path!r} cannot be loaded from the Hub or a folder: {error}"
         ) from error
-    # The class of a tokenizer in tokenizer_config.json can change what its file says, and so drop all spaces.
+    # The class that tokenizer_config.json names can change the settings in tokenizer.json, and so drop all spaces.
     quiet = dict.fromkeys(("_raise_exceptions_for_missing_entries", "_raise_exceptions_for_connection_errors"), False)
     file = cached_file(name_or_path, "tokenizer.json", **quiet) if tokenizer.is_fast else None
     own = file and type(tokenizer.backend_tokenizer).from_file(file).encode(SAMPLE, add_special_tokens=False).ids
     if file and own != (ids := tokenizer(SAMPLE, add_special_tokens=False).input_ids):
         logger.warning(
-            f"{type(tokenizer).__name__} reads {SAMPLE!r} as {tokenizer.decode(ids)!r}, unlike {file}. If the model "
-            "was trained with that file, set `tokenizer_class` in tokenizer_config.json to 'PreTrainedTokenizerFast'."
+            f"{type(tokenizer).__name__} encodes {SAMPLE!r} differently from {file}, and decodes the ids to "
+            f"{tokenizer.decode(ids)!r}. If the model was trained with that file, set `tokenizer_class` in "
+            "tokenizer_config.json to 'PreTrainedTokenizerFast'."
         )
     if tokenizer.eos_token_id is None:
         raise ValueError(f"The tokenizer {name_or_path!r} has no end-of-text token. Set its `eos_token` and save it.")
@@ -127,7 +128,7 @@ def include_space_in_mask(tokenizer: PreTrainedTokenizerBase) -> PreTrainedToken
         token | {"lstrip": False, "rstrip": False, "normalized": True} if token["content"] == mask else token
         for token in state["added_tokens"]
     ]
-    if len(steps) > num_steps:  # a new step would put the space into the names of these tokens, too
+    if len(steps) > num_steps:  # a new step would also change the names of normalized tokens
         tokens = [token | {"normalized": token["content"] == mask} for token in tokens]
     state |= {"normalizer": {"type": "Sequence", "normalizers": steps}, "added_tokens": tokens}
     backend = type(backend).from_str(json.dumps(state))

@@ -321,8 +321,8 @@ class ParallelSampler:
 
     The tokens of a step are drawn independently of each other, given all tokens that were unmasked before. With
     `certainty`, a name in `CERTAINTY_MEASURES`, the candidates with the highest certainty come first. With `certainty`
-    or an adaptive rule, the first `window` masked ranks of the block are candidates, but at least the planned number.
-    Otherwise, only the planned ranks are candidates.
+    or an adaptive rule, the first `window` masked ranks of the block are candidates, or the planned ranks if these are
+    more. Otherwise, only the planned ranks are candidates.
     """
 
     def __init__(

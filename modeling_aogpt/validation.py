@@ -305,7 +305,7 @@ def check_forward_arguments(model: PreTrainedModel, arguments: dict[str, object]
 
 
 def check_needs_targets(targets: object, **others: object) -> None:
-    """Raise a `ValueError` if one of the `others`, which are arguments by name, is given without `targets`."""
+    """Raise a `ValueError` if any of the arguments `others` is given without `targets`."""
     for name, value in others.items():
         if value is not None and targets is None:
             raise ValueError(f"`{name}` has no effect without `targets`. Set `targets`, or remove `{name}`.")

@@ -155,7 +155,7 @@ class TrainingArguments(Options):
         least=1,
     )
     save_steps: int = option(500, "Number of steps between checkpoints; the last step is always saved.", least=1)
-    save_total_limit: int = option(2, "Number of checkpoints to keep.", least=1)
+    save_total_limit: int = option(2, "Number of the newest checkpoints to keep.", least=1)
     keep_best: Literal["left_to_right", "any_order"] | None = option(
         None, "Make the model from the evaluated step with the fewest held-out bits per byte in these orders."
     )

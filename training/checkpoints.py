@@ -75,7 +75,7 @@ class CheckpointWriter:
 
     folder: Path
     keep: int
-    is_milestone: Callable[[int], bool] = lambda step: False  # whether to keep the checkpoint of a step forever
+    is_milestone: Callable[[int], bool] = lambda step: False  # whether the checkpoint of a step must not be removed now
 
     def save(self, step: int, tensors: dict[str, torch.Tensor], metadata: dict[str, Any]) -> Path:
         """Write `checkpoint-STEP.safetensors`. Raise an `OSError` if this fails."""

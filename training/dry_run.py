@@ -179,7 +179,7 @@ def device_memory(
     if launch["distributed_type"] == "FSDP":
         # The embeddings, the head and two layers at a time are gathered, and their gradients are reduced in float32.
         gathered = num_trained - max(config.num_hidden_layers - 2, 0) * layer_size
-        copies = config.num_hidden_layers * layer_size * 2 if value_bytes == 2 else 0  # not made if sharded
+        copies = config.num_hidden_layers * layer_size * 2 if value_bytes == 2 else 0  # in 16 bits; none with sharding
         used = kept - copies + logits + gathered * (value_bytes + 4)
         return num_trained * (CHECKPOINT_BYTES + 4) / launch["num_shards"] + max(used, num_trained * value_bytes)
     buckets = 4 * num_trained if launch["num_processes"] > 1 else 0  # DDP's gradient buckets

@@ -148,7 +148,7 @@ def time_contenders(
                 "num_steps": num_steps,
                 "seconds": min(times),
                 "all_seconds": list(times),
-                # The median over rounds of the time divided by the time of another contender.
+                # Median over rounds: the time of this contender, divided by that of the decoder or of one-by-one.
                 "ratio": statistics.median(map(truediv, times, references)),
             }
             for (name, num_steps), times in seconds.items()

@@ -230,8 +230,8 @@ def convert_model(
 ) -> MDMEncoderForMaskedLM:
     """Return an encoder with the `tensors` of a masked diffusion model. `given` is the content of its config.json.
 
-    `old_mask` is the id of the source's mask, and `mask` that of the encoder's mask. Lower ids than `mask` stand for
-    text. `max_length` defaults to the limit of the source.
+    `old_mask` is the id of the source's mask, and `mask` that of the encoder's mask. Ids below `mask` stand for text.
+    `max_length` defaults to the limit of the source.
     """
     source, blueprint, settings = plan(given, max_length)
     blueprint.check(tensors, "SOURCE", f"its config.json (of type {given['model_type']!r})")

@@ -305,7 +305,7 @@ class Filler:
         return self._nats(ids, gap.start, end + (num_slots > 0), end + num_slots)
 
     def _nats(self, ids: torch.LongTensor, start: int, end: int, after: int | None) -> float:
-        """Return the score of the ids from `start` to `end` - 1, given those before and, unless None, from `after`."""
+        """Return -log p of `ids[start:end]`, given the ids before `start` and, if `after` is given, `ids[after:]`."""
         positions = torch.arange(len(ids), device=ids.device)[None]
         is_target = (positions >= start) & (positions < end)
         context = positions < start if after is None else (positions < start) | (positions >= after)

@@ -181,7 +181,7 @@ class OrderDistribution:
         """Draw the number (batch,) of positions that come first with `"context_first"`."""
         most = lengths - 1 if self.max_context is None else (lengths - 1).clamp(max=self.max_context)
         least = most.clamp(max=self.min_context or 0)
-        # The orders do not use a stream's output for its initial state, so this number is independent of the orders.
+        # The orders do not use the number for a stream's initial state, so the number does not depend on them.
         uniform = to_uniform(mix_bits(make_streams(seed, samples)))
         return least + (uniform * (most - least + 1)).long()
 

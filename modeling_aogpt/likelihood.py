@@ -321,7 +321,7 @@ def score_orders(
     totals, per_token = [], torch.zeros(is_target.shape, dtype=torch.float64, device=is_target.device)
     for first in range(0, num_orders, orders_per_pass):
         number = min(orders_per_pass, num_orders - first)
-        # 1. Draw an order of the context, and orders of the targets. Each of these becomes a branch: 0, 1, ...
+        # 1. Draw an order of the context, and orders of the targets. Each order of the targets is a branch: 0, 1, ...
         columns, branches = [], []
         draws = [(of_context, is_context), *[(of_targets, is_target)] * number]
         for branch, (orders, is_member) in enumerate(draws, CONTEXT):

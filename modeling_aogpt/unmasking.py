@@ -477,7 +477,7 @@ class PromptLookupDrafts:
 
 
 def look_up(text: torch.LongTensor, targets: torch.LongTensor) -> tuple[torch.LongTensor, torch.BoolTensor]:
-    """Return the token (batch,) whose neighbours agree best with the target's, and whether at least one agrees.
+    """Return the token (batch,) with the most neighbours in common with the target, and whether there are any.
 
     `text` (batch, n) has -1 at masked positions. `targets` has shape (batch,).
     """

@@ -177,7 +177,7 @@ class PolicyTraining(Pretraining):
         if size % training.group_size:
             raise ValueError(f"`group_size` must divide the completions of a pass ({size}). Change one of them.")
         if longest > most:
-            raise ValueError(f"A prompt and its completion must have at most {most} tokens, but one has {longest}.")
+            raise ValueError(f"A prompt with its completion may have {most} tokens, but one has {longest}. Shorten it.")
 
     def sample(
         self, prompts: list[dict[str, Any]], group_size: int, seed: int

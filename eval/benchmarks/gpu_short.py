@@ -196,9 +196,8 @@ def to_markdown(report: dict[str, Any]) -> str:
     texts = [
         f"# Five minutes on a GPU\n\nWritten by `{report['command']}` on {report['machine']}.",
         f"Missing results: {'; '.join(name for name, result in results.items() if result is None) or 'none'}.",
-        "Seconds of a generation with random weights in bfloat16. In parentheses: the time of the encoder, divided "
-        "by that of the decoder. Either both are compiled, or neither. "
-        f"*: extrapolated from {FEW} and {MANY} steps of the encoder.",
+        "Seconds of a generation with random weights in bfloat16. In parentheses: the time of the encoder, divided by "
+        f"the time of the decoder (both plain or both compiled). *: extrapolated from {FEW} and {MANY} encoder steps.",
         "\n".join(f"| {' | '.join(map(str, row))} |" for row in rows),
         *(f"## {name}\n\n```text\n{text}\n```" for name, text in results.items() if isinstance(text, str)),
     ]

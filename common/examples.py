@@ -155,17 +155,17 @@ def _encode_chat(
     # Before 5.24, `apply_chat_template` of Transformers returns wrong masks if an answer is the first token, or begins
     # or ends with characters that are in no token.
     (text,), (spans,) = render_jinja_template(
-        [messages],
-        tools,
-        chat_template=template,
-        return_assistant_tokens_mask=True,
-        **tokenizer.special_tokens_map,
+        [messages], tools, chat_template=template, return_assistant_tokens_mask=True, **tokenizer.special_tokens_map
     )
     chat = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
     ids, offsets = chat["input_ids"], chat["offset_mapping"]
     is_answer = [any(start < last and end > first for first, last in spans) for start, end in offsets]
-    for index in range(1, len(ids)):  # templates may close an answer after its mark, but the model must learn to end it
-        is_answer[index] |= ids[index] == tokenizer.eos_token_id and is_answer[index - 1]
+    # Templates may close an answer after its mark, with any special token, but the model must learn to end it.
+    special = {token for token, value in tokenizer.added_tokens_decoder.items() if value.special}
+    special = special - {tokenizer.unk_token_id} | {tokenizer.eos_token_id}
+    for index in range(1, len(ids)):
+        is_open = ids[index] == tokenizer.eos_token_id or special.isdisjoint(ids[max(index - 2, 0) : index])
+        is_answer[index] |= is_open and ids[index] in special and is_answer[index - 1]
     return ids, is_answer
 
 

@@ -16,7 +16,7 @@ from datasets import Dataset
 from packaging import version
 from peft import PeftConfig, PeftModel
 from safetensors.torch import load_file
-from transformers import AutoModel, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerBase
+from transformers import AddedToken, AutoModel, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerBase
 
 from common.data import Data, load_data, load_data_of_run
 from common.data_arguments import DataArguments
@@ -126,6 +126,18 @@ def test_answers_of_chats_are_right_with_any_tokenizer(kind: str) -> None:
     assert tokenizer.decode(given, skip_special_tokens=True).split() == ["I", "the", "cat", "sat"]
     assert given.count(tokenizer.eos_token_id) == 3
     assert labels[ids.index(tokenizer.eos_token_id) + 1] == -100  # the user's text
+
+
+def test_answers_end_with_the_special_token_after_their_mark() -> None:
+    """In templates for several families of models, it is not end-of-text, and the next message begins with it."""
+    tokenizer = KINDS["byte-level"]()
+    tokenizer.add_tokens([AddedToken("<|end|>", special=True)])
+    tokenizer.chat_template = PLAIN.replace("{{ eos_token }}", "<|end|><|end|>")
+    ids, labels, _ = encode(tokenizer, messages=[*CHAT[:2], *CHAT[:2]])
+    assert answers(ids, labels, tokenizer) == ["words<|end|>", "words<|end|>", "<|endoftext|>"]
+    tokenizer.chat_template = PLAIN.replace("{% endg", "<|end|>\n{% endg").replace("eos_token", "'<|end|>'")
+    ids, labels, _ = encode(tokenizer, messages=CHAT[:2])
+    assert answers(ids, labels, tokenizer) == ["words<|end|>\n", "<|endoftext|>"]
 
 
 def test_a_chat_that_ends_with_the_user_has_no_end(tokenizer: PreTrainedTokenizerBase) -> None:

@@ -94,7 +94,7 @@ class DataArguments(Options):
         super().__post_init__()
         marks = self.context_marks
         if marks is not None and (len(set(marks)) != 2 or len(marks) != 2):
-            raise ValueError(f"`context_marks` must be two different characters, such as [], but is {marks!r}.")
+            raise ValueError(f"`context_marks` must be two different characters, such as `[]`, but is {marks!r}.")
         if self.streaming and self.packing != "packed":
             raise ValueError(
                 f"`streaming` needs `packing=packed`, but `packing={self.packing}` is set. Set `packing=packed`, or "

@@ -272,8 +272,8 @@ def _cut(
 ) -> tuple[list[dict[str, Any]], dict[str, int]]:
     """Tokenize documents, and cut them into sequences, as the protocol or packing `how` defines.
 
-    Return the sequences, which are dictionaries with `input_ids`, `num_tokens` (without padding) and `num_bytes`, and
-    total counts.
+    Return the sequences and total counts. A sequence is a dictionary with `input_ids`, `num_tokens` (without padding)
+    and `num_bytes`.
     """
     documents = encode_documents(texts, tokenizer, with_token_bytes=True)
     if how == "documents":

@@ -110,7 +110,7 @@ def test_bfloat16_compiles_to_a_whole_graph(backend: CountingBackend) -> None:
 
 
 def test_compiled_pass_does_not_copy_the_cache() -> None:
-    """Only views may be larger than the cache of one layer: Inductor writes in place to whole inputs."""
+    """Only views may be larger than the cache of one layer, because Inductor writes to whole inputs in place."""
     torch._dynamo.reset()
     model = random_model(max_position_embeddings=512)
     output_sizes = []

@@ -225,7 +225,7 @@ def test_steps_do_not_wait_for_the_gpu(
     request: pytest.FixtureRequest,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Making a recording waits, so both lengths need the same number of recordings."""
+    """The CPU waits while a recording is made, so both lengths need the same number of recordings."""
     _, model = pair(name, torch.float32)
     replays = request.getfixturevalue("replays") if is_recorded else Counter()
     if not is_recorded:

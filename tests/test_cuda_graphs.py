@@ -139,7 +139,7 @@ def test_generations_with_many_passes_are_recorded(recordings: type[SimulatedRec
 def test_recordings_are_freed_with_the_generation(
     recordings: type[SimulatedRecording], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without waiting for the garbage collector, so that the memory of the cache is free for the next generation."""
+    """They are freed at once, not by the garbage collector, so the next generation can use the memory of the cache."""
     made, make = [], Recordings.__init__
 
     def note(self: Recordings, *arguments: Any) -> None:

@@ -121,7 +121,7 @@ def test_rolling_scores_start_tokens_inside_a_text(folder: str, tiny_model: AOGP
 
 
 def test_special_tokens_in_until_end_a_text(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Texts do not contain their names."""
+    """Decoded texts do not contain the names of special tokens, so stop strings cannot be found there."""
     lm, ids, settings = AnyOrderLM(folder), [2, 3, 14, 4], {"until": ["<pad>"], "max_gen_toks": 4}
     monkeypatch.setattr(lm, "_generate", lambda *_: [ids])
     monkeypatch.setattr(lm.filler, "with_unknown_length", lambda *_, **__: ids)

@@ -278,7 +278,7 @@ def test_attention_cannot_be_changed_by_arguments_of_transformers(kind: type, id
 
 
 def test_a_head_of_another_kind_is_called(ids: torch.LongTensor) -> None:
-    """It may have adapters, quantized weights or hooks."""
+    """A head may have adapters, quantized weights or hooks."""
 
     class Scaled(torch.nn.Linear):
         def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:

@@ -173,7 +173,7 @@ def test_echo_scores_prompts(
 def test_tokens_of_probability_zero_have_no_logprobs(
     call: Callable, start: Callable[..., str], model: AOGPTForAnyOrderLM, stream: bool
 ) -> None:
-    """JSON has no infinity. Other tokens are scored, and have only other tokens of `top_logprobs`."""
+    """JSON has no infinity. The other tokens are scored, and `top_logprobs` leaves such tokens out."""
     model.lm_head.bias.data[7:] = -torch.inf
     body = {"echo": True, "logprobs": 5, "max_tokens": 0, "stream": stream}
     response = httpx.post(f"{start()}/v1/completions", json=body | {"prompt": [5, 9, 6]})
@@ -277,7 +277,7 @@ def test_the_stop_string_that_is_complete_first_counts(model: AOGPTForAnyOrderLM
 def test_a_text_ends_at_a_special_token_that_is_a_stop_string(
     model: AOGPTForAnyOrderLM, tokenizer: PreTrainedTokenizerBase, has_gap: bool
 ) -> None:
-    """The name of the token, here end-of-text that the model does not know, is not in the text."""
+    """The decoded text does not contain the name of the token. The model has no end-of-text token."""
     model.config.eos_token_id = model.generation_config.eos_token_id = None
     server, job = Server(model, tokenizer, "tiny"), SimpleNamespace(has_gap=has_gap, has_echo=False)
     sample = Sample(server, job, torch.tensor([0]), "", ["<|endoftext|>\n"])

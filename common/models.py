@@ -64,8 +64,8 @@ def longest_sequence(config: PreTrainedConfig) -> int | None:
 def identity_of_weights(name: str) -> str | None:
     """Return an identifier of a model's weights: the commit on the Hub or, for a folder, a hash of the tensors.
 
-    The hash of safetensors files does not depend on how the tensors are divided into files. The result is None for an
-    unknown name, and for a folder without weights.
+    The hash of safetensors files does not depend on how the tensors are divided into files. That of a LoRA adapter also
+    depends on its settings and base model. The result is None for an unknown name, and for a folder without weights.
     """
     if not Path(name).is_dir():
         try:
@@ -76,9 +76,9 @@ def identity_of_weights(name: str) -> str | None:
         digests = sorted(digest for file in Path(name).glob("*.safetensors") for digest in _digests_of_tensors(file))
         digests = digests or sorted((file.name, hash_file(file)) for file in Path(name).glob("*.bin"))
     except (OSError, SafetensorError) as error:
-        raise ValueError(
-            f"The weights of {name} are missing or damaged. Copy or download the model again. (Cause: {error})"
-        ) from error
+        raise ValueError(f"The weights of {name} are missing or damaged. Copy them again. (Cause: {error})") from error
+    if base := find_base(name):
+        digests.append((ADAPTER, f"{identity_of_weights(base)} {hash_file(Path(name) / ADAPTER)}"))
     return hashlib.sha256("".join(digest for _, digest in digests).encode()).hexdigest()[:12] if digests else None
 
 

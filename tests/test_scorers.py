@@ -172,6 +172,20 @@ def test_identity_of_weights_does_not_depend_on_shards(tiny_model: AOGPTForAnyOr
         identity_of_weights(str(file.parent))
 
 
+def test_identity_of_an_adapter_depends_on_its_settings_and_base(tmp_path: Path) -> None:
+    base, adapter = tmp_path / "base", tmp_path / "adapter"
+    for folder in (base, adapter):
+        folder.mkdir()
+        save_file({"weight": torch.ones(2)}, folder / "model.safetensors")
+    found = set()
+    for alpha, weight in ((4, 1.0), (8, 1.0), (8, 2.0)):
+        settings = {"base_model_name_or_path": str(base), "lora_alpha": alpha}
+        (adapter / "adapter_config.json").write_text(json.dumps(settings))
+        save_file({"weight": torch.full((2,), weight)}, base / "model.safetensors")
+        found.add(identity_of_weights(str(adapter)))
+    assert len(found) == 3
+
+
 def test_longest_sequence_is_that_of_the_text_model() -> None:
     assert longest_sequence(GPT2Config(n_positions=7)) == 7
     assert longest_sequence(LlavaConfig(text_config=LlamaConfig(max_position_embeddings=7))) == 7

@@ -101,13 +101,15 @@ $(TRANSFORMERS_SOURCE)/tests: | $(INSTALLED)
 	tar xzf $(TRANSFORMERS_SOURCE)/transformers-$$version.tar.gz --strip-components 1 -C $(TRANSFORMERS_SOURCE)
 
 # Run all tests with the lowest versions that pyproject.toml allows. torch 2.7 from PyPI downloads 5.7 GB of CUDA
-# libraries. To use another torch, set LOWEST_TORCH: .ci/run sets it to the newest version, as in constraints.txt.
+# libraries. To use another torch, set LOWEST_TORCH: .ci/run sets it to the newest version, as in constraints.txt, and
+# leaves out slow tests of what depends only on torch.
 LOWEST_TORCH ?= 2.7.0
+LOWEST_OPTIONS ?=
 
 test-lowest:
 	$(PYTHON) -m venv .venv-lowest
 	.venv-lowest/bin/python -m pip install torch==$(LOWEST_TORCH) --editable '.[train,eval,dev]' --constraint constraints-lowest.txt
-	.venv-lowest/bin/python -m pytest --numprocesses 2
+	.venv-lowest/bin/python -m pytest --numprocesses 2 $(LOWEST_OPTIONS)
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check

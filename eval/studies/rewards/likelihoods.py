@@ -187,7 +187,8 @@ class LikelihoodTraining(PolicyTraining):
         """Train, or compare gradients."""
         if not self.training.num_gradients:
             return super().train()
-        gradients: dict[str, list[torch.Tensor]] = {name: [] for name in LIKELIHOODS}
+        names = (*LIKELIHOODS, "joint") if self.training.tau else LIKELIHOODS
+        gradients: dict[str, list[torch.Tensor]] = {name: [] for name in names}
         size, rewards = self.training.batch_size, []
         for number in range(self.training.num_gradients):
             samples = list(range(number * size, (number + 1) * size))

@@ -758,7 +758,7 @@ class AOGPTStack(AOGPTPreTrainedModel):
         tables = [None] * (num_layers + 1)
         if table is not None:
             vectors = look_up_vectors(table, targets) if is_small else table
-            tables = vectors.split([layer.modulation.num_vectors for layer in self.layers] + [2])
+            tables = vectors.split([owner.modulation.num_vectors for owner in (*self.layers, self)])
         if projections is None or not is_small:
             projections = [None] * num_layers
             rotations = frequencies and tuple(compute_rotation(indices, *frequencies) for indices in rotary_indices)

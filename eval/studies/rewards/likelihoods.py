@@ -50,7 +50,7 @@ class LikelihoodArguments(GRPOArguments):
     )
     num_candidates: int = option(
         0,
-        "Number of prompts of which those are used that the initial model does not solve by threshold 0.9; 0: use all.",
+        "Number of prompts to try. Only those that the initial model fails to solve by threshold 0.9 are used. 0: all.",
         least=0,
     )
     num_gradients: int = option(

@@ -1,5 +1,5 @@
 # Copyright 2026 The AO-GPT package authors. SPDX-License-Identifier: Apache-2.0
-"""Policy that chooses cells and tokens: the order as a part of the trajectory whose probability is trained.
+"""Policy that draws the cells, too: the probability of a trajectory then contains that of its order.
 
 In each step, the cell is drawn from softmax(log c / tau) over the masked cells, where c is the probability of the
 likeliest token of a cell. As tau approaches 0, this becomes the order `confidence` of `generate`. The token of the cell

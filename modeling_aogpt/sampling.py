@@ -32,6 +32,8 @@ TOP_P_RULES = ("inclusive", "exclusive")
 # The top-p warper first sorts only this number of likeliest tokens. If their total probability is less than p, which is
 # rare for a trained model, it sorts the whole vocabulary.
 NUM_TOP_P_CANDIDATES = 1024
+# Sums of probabilities that differ less from p equal p, because rounding could otherwise remove or add a token.
+TOP_P_TOLERANCE = 1e-12
 
 # Number of tokens in a chunk of the vocabulary. A draw first chooses a chunk and then a token of the chunk, because a
 # cumulative sum over the whole vocabulary is sequential and therefore slow.
@@ -76,8 +78,8 @@ MeasureFunction = Callable[[torch.Tensor, torch.Tensor], dict[str, torch.Tensor]
 class PartialTopPWarper(LogitsProcessor):
     """Top-p warper that sorts only the likeliest tokens, or the whole vocabulary if these tokens do not reach p.
 
-    It keeps the same tokens as Transformers' `TopPLogitsWarper`. With `keep_crossing=False`, it also removes the token
-    at which the cumulative probability first exceeds p, unless this is the likeliest token.
+    It keeps the same tokens as Transformers' `TopPLogitsWarper` would without rounding. With `keep_crossing=False`, it
+    also removes the token at which the cumulative probability first exceeds p, unless this is the likeliest token.
     """
 
     def __init__(self, top_p: float, keep_crossing: bool = True) -> None:
@@ -85,16 +87,16 @@ class PartialTopPWarper(LogitsProcessor):
 
     def __call__(self, input_ids: torch.LongTensor | None, scores: torch.Tensor) -> torch.Tensor:
         """Return `scores` (queries, vocab_size) with minus infinity at removed tokens."""
-        total = scores.logsumexp(dim=-1, keepdim=True)
-        vocab_size = scores.shape[-1]
+        shares, vocab_size = scores.softmax(dim=-1), scores.shape[-1]  # rounds less than a difference of logarithms
         # On an accelerator, sort the whole vocabulary, because the CPU would wait to see if these tokens are enough.
         for num_candidates in (min(NUM_TOP_P_CANDIDATES, vocab_size) if scores.is_cpu else vocab_size, vocab_size):
             candidates, tokens = scores.topk(num_candidates)
-            probabilities = (candidates - total).exp()
+            probabilities = shares.gather(-1, tokens)
             cumulative = probabilities.cumsum(dim=-1)
             if num_candidates == vocab_size or (cumulative[:, -1] > self.top_p).all():
                 break
-        is_removed = cumulative - probabilities >= self.top_p if self.keep_crossing else cumulative > self.top_p
+        sums = cumulative - probabilities + 2 * TOP_P_TOLERANCE if self.keep_crossing else cumulative
+        is_removed = sums > self.top_p + TOP_P_TOLERANCE
         is_removed[:, 0].fill_(False)
         kept = candidates.masked_fill(is_removed, float("-inf"))
         return torch.full_like(scores, float("-inf")).scatter(-1, tokens, kept)

@@ -85,6 +85,14 @@ def test_top_p_keeps_as_many_equally_likely_tokens_as_transformers() -> None:
     assert torch.equal(actual.sort().values, expected.sort().values)
 
 
+@pytest.mark.parametrize("rule", sampling.TOP_P_RULES)
+def test_rounding_does_not_change_the_number_of_equally_likely_tokens(rule: str) -> None:
+    for size in (5, 8, 10, 20):
+        for count in range(1, size):
+            kept = make_warpers(1.0, 0, count / size, rule)(None, torch.zeros(1, size).double())
+            assert kept.isfinite().sum() == count
+
+
 def test_exclusive_top_p_removes_the_token_that_crosses_p() -> None:
     logits = torch.tensor([[0.6, 0.3, 0.1], [0.3, 0.1, 0.6], [0.35, 0.25, 0.4]]).double().log()
     is_kept = make_warpers(1.0, 0, 0.7, "exclusive")(None, logits) > -torch.inf

@@ -187,3 +187,10 @@ def test_wrong_settings(tmp_path: Path, option: str, message: str, capsys: pytes
     config = write_config(tmp_path)
     with pytest.raises(SystemExit, match=message):
         train(config, tmp_path / "run", option)
+
+
+@pytest.mark.parametrize("value", [None, float("nan"), "1"])
+def test_a_reward_that_is_no_number_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, value: object) -> None:
+    monkeypatch.setattr("tests.test_grpo.letters", lambda prompts, **_: [value, *[0.0] * (len(prompts) - 1)])
+    with pytest.raises(ValueError, match=r"`reward` must .*number"):
+        train(write_config(tmp_path), tmp_path / "run")

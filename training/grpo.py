@@ -202,12 +202,19 @@ class PolicyTraining(Pretraining):
         texts = tokenizer.batch_decode(shown, skip_special_tokens=True)
         columns = {name: [row[name] for row in rows] for name in rows[0] if name not in ("text", "input_ids")}
         rewards = self.reward(prompts=[row["text"] for row in rows], completions=texts, **columns)
-        if len(rewards) != len(texts) or not all(map(math.isfinite, rewards)):
-            raise ValueError(f"`reward` must return {len(texts)} finite numbers, but returned {rewards}. Correct it.")
+        try:
+            values = torch.as_tensor(rewards, dtype=torch.float64, device="cpu").detach()
+        except Exception:  # of any kind, such as for None instead of a number
+            values = torch.empty(0)
+        if values.shape != (len(texts),) or not values.isfinite().all():
+            raise ValueError(
+                f"`reward` must return {len(texts)} finite numbers, but returned {rewards}. Return a number for each "
+                "completion, also for one that cannot be scored."
+            )
         trajectory = {name: output[name] for name in ("sequences", "orders", "unmasking_steps")}
         trajectory["attention_mask"] = F.pad(mask, new, value=1).to(device)
         trajectory["log_probs"] = output.token_logprobs.float()
-        return trajectory, texts, torch.tensor(rewards, dtype=torch.float64)
+        return trajectory, texts, values
 
     def roll_out(self, samples: list[int]) -> tuple[dict[str, Any], torch.Tensor, str]:
         """Return the arguments of the objective for a pass with these samples, the `MEASURES`, and one completion."""

@@ -252,6 +252,7 @@ class Server:
         if "temperature" in settings:
             settings.setdefault("do_sample", settings["temperature"] != 0)
         try:
+            find_special_ids(query.stops, self.tokenizer)
             if not isinstance(settings.get("order", ""), str):
                 raise ValueError(f"`order` must be a string, but is {settings['order']!r}.")
             for name in settings.keys() & LIMITS.keys():

@@ -40,9 +40,15 @@ def decode_after(before: list[int], ids: list[int], tokenizer: PreTrainedTokeniz
 
 
 def find_special_ids(names: Sequence[str], tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
-    """Return the ids of special tokens among stop strings. Decoded texts lack special tokens, so ids are compared."""
-    tokens = tokenizer.added_tokens_decoder.items()
-    return frozenset(number for number, token in tokens if token.special and token.content in map(str.strip, names))
+    """Return the ids of special tokens among stop strings. Decoded texts lack special tokens, so ids are compared.
+
+    Raise a `ValueError` if a stop string contains a special token and other text, because it would never be found.
+    """
+    special = {token.content: number for number, token in tokenizer.added_tokens_decoder.items() if token.special}
+    for name in names:
+        if name.strip() not in special and any(token in name for token in special):
+            raise ValueError(f"A stop string must be a special token or contain none, but is {name!r}. Split it.")
+    return frozenset(special[name.strip()] for name in names if name.strip() in special)
 
 
 def find_end(row: list[int], ends: Set[int]) -> int:

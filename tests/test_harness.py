@@ -126,6 +126,8 @@ def test_special_tokens_in_until_end_a_text(folder: str, monkeypatch: pytest.Mon
     monkeypatch.setattr(lm, "_generate", lambda *_: [ids])
     monkeypatch.setattr(lm.filler, "with_unknown_length", lambda *_, **__: ids)
     assert generate(lm, ("ab", settings), ("ab<mask>f", settings)) == [" c d", " c d"]
+    with pytest.raises(ValueError, match=r"stop string.*special"):
+        generate(lm, ("ab", settings | {"until": ["d<pad>"]}))
 
 
 def run_task(folder: str, tmp_path: Path, model: str, model_args: dict[str, Any], context: str) -> tuple[list, dict]:

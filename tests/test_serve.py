@@ -496,7 +496,7 @@ MALFORMED = [
     *(TEXT | {"max_tokens": value} for value in (-1, 1.5, "9", 10**30, True, 99)),
     *(TEXT | {"n": value} for value in (0, "2", 10**9)),
     *(TEXT | {"temperature": value} for value in (-1, "hot", 1e-300, [], {})),
-    *(TEXT | {"stop": value} for value in ("", [""], 5, ["a"] * 65)),
+    *(TEXT | {"stop": value} for value in ("", [""], 5, ["a"] * 65, "a<|endoftext|>")),
     *(TEXT | {"seed": value} for value in (2**64, 0.5)),
     *(TEXT | {"suffix": value} for value in (5, "<|mask|>", "a " * 99)),
     *(TEXT | {"suffix": "a"} | more for more in ({"lengths": []}, {"lengths": [0]}, {"padded_length": 10**9})),

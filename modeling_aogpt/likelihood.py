@@ -460,7 +460,7 @@ class RowScorer(TokenScorer):
         ids, positions = self.input_ids[sequences, columns], self.positions[sequences, columns]
         hidden_states = self.model.model(
             **branch_rows(ids, positions, branches),
-            attention_mask=branch_mask(branches),
+            attention_mask=branch_mask(branches) if branches.max() > 0 else None,
         ).last_hidden_state
         is_scored = branches >= 0
         scores = torch.zeros(columns.shape, dtype=torch.float64, device=columns.device)

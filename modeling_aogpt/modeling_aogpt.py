@@ -40,13 +40,13 @@ from .generation_config import AnyOrderGenerationConfig
 from .infill import AnyOrderInfillingMixin
 from .likelihood import AnyOrderLikelihoodMixin
 from .orders import (
+    branch_mask,
     branch_rows,
     group_orders,
     index_by_position,
     index_by_rank,
     left_to_right_orders,
-    query_mask,
-    query_rows,
+    parallel_queries,
     token_positions,
 )
 from .validation import (
@@ -1186,15 +1186,12 @@ class AOGPTForMaskedLM(AOGPTWithHead):
         input_ids = prepare_input_ids(self, input_ids, attention_mask, allow_mask=True)
         is_masked = input_ids == self.config.mask_token_id
         is_token = token_mask(self.config, input_ids, attention_mask)
-        ranks = left_to_right_orders(*input_ids.shape, device=input_ids.device)
-        orders = group_orders(ranks, torch.where(is_token, is_masked.long(), 2))
+        orders = left_to_right_orders(*input_ids.shape, device=input_ids.device)
+        orders = group_orders(orders, torch.where(is_token, is_masked.long(), 2))
         ids, positions = index_by_rank(input_ids, orders), index_by_rank(token_positions(is_token), orders)
         num_context = (is_token & ~is_masked).sum(dim=-1)
-        output = self.model(
-            **query_rows(ids, positions, ranks, num_context),
-            attention_mask=query_mask(ranks, num_context, ranks.shape[1]),
-            **kwargs,
-        )
+        branches = parallel_queries(num_context, torch.full_like(num_context, ids.shape[1]), ids.shape[1])
+        output = self.model(**branch_rows(ids, positions, branches), attention_mask=branch_mask(branches), **kwargs)
         logits = self.apply_head(index_by_position(output.last_hidden_state, orders))
         return self.make_masked_lm_output(logits, input_ids, attention_mask, labels, output, **kwargs)
 

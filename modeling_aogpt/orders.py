@@ -179,31 +179,6 @@ def make_rows(
     }
 
 
-def query_rows(
-    ids: torch.LongTensor,
-    positions: torch.LongTensor,
-    ranks: torch.LongTensor,
-    num_context: torch.LongTensor,
-) -> dict[str, torch.LongTensor]:
-    """Return the rows that predict `ranks` (batch, rows) given `num_context` (batch,) ranks (see [`make_rows`]).
-
-    A row that predicts a rank of the context, or the first rank after it, contains the token of the previous rank. Rows
-    that predict later ranks are parallel queries. All of them contain the last token of the context.
-    """
-    carried = torch.minimum(ranks, num_context[:, None]) - 1
-    return make_rows(ids, positions, carried, ranks)
-
-
-def query_mask(ranks: torch.LongTensor, num_context: torch.LongTensor, num_slots: int) -> torch.BoolTensor:
-    """Return the attention mask (batch, 1, rows, slots) of [`query_rows`] for a cache whose slot r predicts rank r.
-
-    A row attends to itself and to earlier rows of the context.
-    """
-    slots = torch.arange(num_slots, device=ranks.device)
-    num_visible = torch.minimum(ranks, num_context[:, None])
-    return ((slots < num_visible[..., None]) | (slots == ranks[..., None]))[:, None]
-
-
 def branch_rows(
     ids: torch.LongTensor, positions: torch.LongTensor, branches: torch.LongTensor
 ) -> dict[str, torch.LongTensor]:
@@ -220,10 +195,8 @@ def branch_rows(
     return make_rows(ids, positions, carried, rows.expand_as(branches))
 
 
-def branch_mask(branches: torch.LongTensor) -> torch.BoolTensor | None:
-    """Return the attention mask (batch, 1, rows, rows) of [`branch_rows`], or None if attention is causal."""
-    if branches.max() <= 0:
-        return None
+def branch_mask(branches: torch.LongTensor) -> torch.BoolTensor:
+    """Return the attention mask (batch, 1, rows, rows) of [`branch_rows`]. With a single branch, it is causal."""
     rows = torch.arange(branches.shape[1], device=branches.device)
     columns, branches = branches[:, None, :], branches[:, :, None]
     return (((columns == CONTEXT) | (columns == branches)) & (rows <= rows[:, None]))[:, None]

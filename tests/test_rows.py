@@ -11,9 +11,6 @@ from modeling_aogpt.orders import (
     chain,
     make_rows,
     parallel_queries,
-    query_mask,
-    query_rows,
-    random_orders,
 )
 
 # Tokens and positions of two sequences of five, by rank. The token of rank r is 10 r, or 100 + 10 r.
@@ -70,11 +67,10 @@ def test_a_row_attends_to_the_context_and_to_its_branch_up_to_itself() -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    "branches", [[[0, 0, 0]], [[CONTEXT, 0, 0]], [[CONTEXT, CONTEXT, CONTEXT]], [[CONTEXT, 0, PADDING], [0, 0, 0]]]
-)
-def test_a_single_branch_is_causal_and_needs_no_mask(branches: list[list[int]]) -> None:
-    assert branch_mask(torch.tensor(branches)) is None
+@pytest.mark.parametrize("branches", [[0, 0, 0], [CONTEXT, 0, 0], [CONTEXT, CONTEXT, CONTEXT], [CONTEXT, 0]])
+def test_a_single_branch_is_causal(branches: list[int]) -> None:
+    size = len(branches)
+    assert torch.equal(branch_mask(torch.tensor([branches]))[0, 0], torch.ones(size, size, dtype=torch.bool).tril())
 
 
 def test_chains_and_parallel_queries_are_branches_after_a_context() -> None:
@@ -92,31 +88,14 @@ def test_chains_and_parallel_queries_are_branches_after_a_context() -> None:
         assert len(set(of_queries)) == len(of_queries)  # one branch per row
 
 
-def test_queries_carry_the_last_token_of_the_context() -> None:
-    rows = query_rows(IDS, POSITIONS, torch.tensor([[1, 2, 4], [0, 3, 4]]), num_context=torch.tensor([2, 0]))
-    assert rows["positions"].tolist() == [[3, 0, 0], [-1, -1, -1]]
-    assert rows["input_ids"].tolist() == [[0, 10, 10], [0, 0, 0]]
-    assert rows["target_positions"].tolist() == [[0, 4, 2], [1, 4, 3]]
-
-
-def test_a_query_attends_to_itself_and_to_earlier_ranks_of_the_context() -> None:
-    ranks, num_context = torch.tensor([[1, 3, 4]]), torch.tensor([3])
-    assert to_strings(query_mask(ranks, num_context, 6)) == ["xx....", "xxxx..", "xxx.x."]
-
-
-@pytest.mark.parametrize("ranks", [[0, 1, 2, 3, 4], [3], [4, 1], [2, 2]])
-def test_query_rows_are_the_rows_of_parallel_queries_at_the_same_ranks(ranks: list[int]) -> None:
-    num_context = torch.arange(6)
-    ids = torch.randint(100, (6, 5), generator=torch.Generator().manual_seed(0))
-    positions = random_orders(6, 5, torch.Generator().manual_seed(1))
-    branches = parallel_queries(num_context, torch.full((6,), 5), 5)
-    ranks = torch.tensor(ranks).expand(6, -1)
-    rows, all_rows = query_rows(ids, positions, ranks, num_context), branch_rows(ids, positions, branches)
-    assert rows.keys() == all_rows.keys()
-    for name, expected in all_rows.items():
-        assert torch.equal(rows[name], expected.gather(1, ranks)), name
-    expected = branch_mask(branches)[:, 0].gather(1, ranks[..., None].expand(-1, -1, 5))
-    assert torch.equal(query_mask(ranks, num_context, 5)[:, 0], expected)
+def test_queries_carry_the_last_token_of_the_context_and_attend_to_it_and_to_themselves() -> None:
+    branches = parallel_queries(torch.tensor([2, 0]), torch.tensor([5, 5]), 5)
+    rows, mask = branch_rows(IDS, POSITIONS, branches), branch_mask(branches)
+    assert rows["positions"].tolist() == [[-1, 3, 0, 0, 0], [-1] * 5]
+    assert rows["input_ids"].tolist() == [[0, 0, 10, 10, 10], [0] * 5]
+    assert torch.equal(rows["target_positions"], POSITIONS)
+    assert to_strings(mask[:1]) == ["x....", "xx...", "xxx..", "xx.x.", "xx..x"]
+    assert to_strings(mask[1:]) == ["x....", ".x...", "..x..", "...x.", "....x"]
 
 
 def test_new_rows_attend_to_cached_slots_and_to_rows_before_them() -> None:

@@ -96,7 +96,7 @@ def prepare_causal_inputs(
     first = starts = is_start = hidden = None
     num_added = 1  # start rows
     if attention_mask is not None or config.start_token_id is not None:
-        first = find_first_tokens(is_token, is_visible, len(input_ids), num_slots, input_ids.device)
+        first = find_first_tokens(is_token, is_visible, input_ids, num_slots)
     if config.start_token_id is not None:
         starts = find_start_tokens(config.start_token_id, input_ids, first, num_cached, cache)
         is_start = columns == starts[:, None]
@@ -110,7 +110,7 @@ def prepare_causal_inputs(
         is_before = columns < first[:, None]
         is_before = is_before if is_start is None else is_before | is_start
         positions = torch.where(is_before, -1, positions)
-    mask = make_causal_mask(is_token, is_visible, hidden, num_added, length, num_slots, num_cached, input_ids.device)
+    mask = make_causal_mask(is_token, is_visible, hidden, num_added, columns, num_slots)
     targets, is_beyond = positions.expand_as(input_ids) + 1, None
     if config.target_injection != "none":
         is_beyond = find_rows_beyond(model, targets, last)
@@ -128,19 +128,15 @@ def prepare_causal_inputs(
 
 
 def find_first_tokens(
-    is_token: torch.BoolTensor | None,
-    is_visible: torch.BoolTensor | None,
-    batch_size: int,
-    num_slots: int,
-    device: torch.device,
+    is_token: torch.BoolTensor | None, is_visible: torch.BoolTensor | None, input_ids: torch.LongTensor, num_slots: int
 ) -> torch.LongTensor:
     """Return the column (batch,) of the first token of each text, counted with cached ones; `num_slots` if none."""
     if is_visible is not None:
         is_token = is_visible.any(dim=2)[:, 0]  # no row attends to padding
     if is_token is None:
-        return torch.zeros(batch_size, dtype=torch.long, device=device)
+        return torch.zeros(len(input_ids), dtype=torch.long, device=input_ids.device)
     first = torch.where(is_token.any(dim=1), is_token.long().argmax(dim=1), num_slots)
-    return first.to(device).expand(batch_size)
+    return first.to(input_ids.device).expand(len(input_ids))
 
 
 def find_start_tokens(
@@ -364,50 +360,31 @@ def make_causal_mask(
     is_visible: torch.BoolTensor | None,
     hidden: torch.LongTensor | None,
     num_added: int,
-    length: int,
+    columns: torch.LongTensor,
     num_slots: int,
-    num_cached: int | torch.Tensor,
-    device: torch.device,
 ) -> torch.BoolTensor | None:
     """Return the attention mask (batch or 1, 1, rows, slots) with the added start row, or None if attention is causal.
 
-    `hidden` (batch,) is the slot of each text's start token, or -1. No row attends to this slot. `num_slots` is the
-    number of keys, including unused entries of the cache.
+    `hidden` (batch,) is the slot of each text's start token, or -1. No row attends to this slot. `columns` (n,) are the
+    slots of the new tokens. `num_slots` is the number of keys, including unused entries of the cache.
     """
+    slots = torch.arange(num_slots, device=columns.device)
     if is_visible is None:
-        if num_slots == length and hidden is None and not has_padding(is_token):
+        if num_slots == len(columns) and hidden is None and not has_padding(is_token):
             return None
-        is_visible = causal_mask(length, num_slots, num_cached, is_token, device)
+        is_visible = (slots <= columns[:, None])[None, None]
+        if is_token is not None:
+            is_visible = is_visible & F.pad(is_token, (0, num_slots - is_token.shape[1]))[:, None, None]
     elif is_visible.shape[-1] != num_slots:
         raise ValueError(
             f"A 4-D `attention_mask` must have {num_slots} keys (the last dimension), one for each cached or new "
             f"token, but has {is_visible.shape[-1]}."
         )
     if hidden is not None:
-        is_visible = is_visible & (torch.arange(num_slots, device=device) != hidden[:, None])[:, None, None]
-    return add_start_row(is_visible) if num_added else is_visible
-
-
-def causal_mask(
-    num_rows: int,
-    num_slots: int,
-    num_cached: int | torch.Tensor,
-    is_token: torch.BoolTensor | None,
-    device: torch.device,
-) -> torch.BoolTensor:
-    """Return the causal attention mask (batch or 1, 1, rows, slots) of new rows that follow `num_cached` rows."""
-    rows = num_cached + torch.arange(num_rows, device=device)
-    mask = (torch.arange(num_slots, device=device) <= rows[:, None])[None, None]
-    if is_token is None:
-        return mask
-    is_token = F.pad(is_token, (0, num_slots - is_token.shape[1]))
-    return mask & is_token[:, None, None, :]
-
-
-def add_start_row(mask: torch.BoolTensor) -> torch.BoolTensor:
-    """Add a start row, to which all rows attend, to an attention mask as its first row and first slot."""
-    mask = F.pad(mask, (0, 0, 1, 0), value=False)
-    return F.pad(mask, (1, 0), value=True)
+        is_visible = is_visible & (slots != hidden[:, None])[:, None, None]
+    if num_added:  # all rows attend to the start row, which attends only to itself
+        is_visible = F.pad(F.pad(is_visible, (0, 0, 1, 0), value=False), (1, 0), value=True)
+    return is_visible
 
 
 class CausalGenerationMixin(GenerationMixin):

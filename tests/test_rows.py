@@ -2,7 +2,7 @@
 import pytest
 import torch
 
-from modeling_aogpt.causal import add_start_row, causal_mask
+from modeling_aogpt.causal import make_causal_mask
 from modeling_aogpt.orders import (
     CONTEXT,
     PADDING,
@@ -99,19 +99,18 @@ def test_queries_carry_the_last_token_of_the_context_and_attend_to_it_and_to_the
 
 
 def test_new_rows_attend_to_cached_slots_and_to_rows_before_them() -> None:
-    assert to_strings(causal_mask(3, 3, 0, None, torch.device("cpu"))) == ["x..", "xx.", "xxx"]
+    assert make_causal_mask(None, None, None, 0, torch.arange(3), 3) is None
     # A static cache has more slots than are in use.
-    assert to_strings(causal_mask(2, 6, torch.tensor(2), None, torch.device("cpu"))) == ["xxx...", "xxxx.."]
+    assert to_strings(make_causal_mask(None, None, None, 0, torch.arange(2, 4), 6)) == ["xxx...", "xxxx.."]
 
 
 def test_no_row_attends_to_padding() -> None:
     is_token = torch.tensor([[True, False, True, True], [False, True, True, False]])
-    mask = causal_mask(2, 6, 2, is_token, torch.device("cpu"))
+    mask = make_causal_mask(is_token, None, None, 0, torch.arange(2, 4), 6)
     assert to_strings(mask[:1]) == ["x.x...", "x.xx.."]
     assert to_strings(mask[1:]) == [".xx...", ".xx..."]
 
 
 def test_all_rows_attend_to_the_start_row_which_attends_only_to_itself() -> None:
-    mask = causal_mask(2, 3, 1, torch.tensor([[False, True, True]]), torch.device("cpu"))
-    assert to_strings(mask) == [".x.", ".xx"]
-    assert to_strings(add_start_row(mask)) == ["x...", "x.x.", "x.xx"]
+    mask = make_causal_mask(torch.tensor([[False, True, True]]), None, None, 1, torch.arange(1, 3), 3)
+    assert to_strings(mask) == ["x...", "x.x.", "x.xx"]

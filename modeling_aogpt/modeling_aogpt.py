@@ -81,6 +81,9 @@ MAX_JOINT_ROWS = {"cpu": 2**4, "accelerator": 2**10}
 # Largest size of joint weights. With larger ones, products take longer, so their number matters less.
 MAX_JOINT_BYTES = 2**30
 
+# SEDD embeds a noise level with `NUM_SINUSOIDS` cosines and sines. The longest wavelength is nearly 2 pi `MAX_PERIOD`.
+NUM_SINUSOIDS, MAX_PERIOD = 256, 10000.0
+
 # Whether a compiled graph may contain other graphs. Older versions of PyTorch cannot split such a graph, as DDP needs.
 GATHERS_GRADIENTS = is_torch_greater_or_equal("2.13", accept_dev=True)
 
@@ -337,6 +340,24 @@ class TargetModulation(nn.Module):
         return vectors.chunk(self.num_vectors, dim=-1)
 
 
+class SigmaEmbedding(nn.Module):
+    """SEDD's embedding of noise levels: sinusoids followed by an MLP."""
+
+    def __init__(self, config: AOGPTConfig) -> None:
+        super().__init__()
+        self.up_proj = nn.Linear(NUM_SINUSOIDS, config.target_embedding_size)
+        self.down_proj = nn.Linear(config.target_embedding_size, config.target_embedding_size)
+
+    def forward(self, sigma: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+        """Return the embedding (batch, target_embedding_size) of noise levels (batch,), computed in `dtype`."""
+        half = NUM_SINUSOIDS // 2
+        sigma = sigma.to(torch.promote_types(dtype, torch.float32))
+        exponents = torch.arange(half, device=sigma.device, dtype=sigma.dtype) / half
+        angles = sigma[:, None] * MAX_PERIOD**-exponents
+        sinusoids = torch.cat((angles.cos(), angles.sin()), dim=-1).to(dtype)
+        return self.down_proj(F.silu(self.up_proj(sinusoids)))
+
+
 class _Gather(torch.autograd.Function):
     """Gather the rows `targets` of each chunk of a table. The gradient is a gather and a sum instead of a scatter."""
 
@@ -365,13 +386,6 @@ def look_up_vectors(table: torch.Tensor, targets: torch.LongTensor) -> torch.Ten
     num_vectors, num_targets = table.shape[:2]
     first_rows = torch.arange(0, num_vectors * num_targets, num_targets, device=table.device)
     return F.embedding(first_rows[:, None, None] + targets, table.flatten(0, 1))
-
-
-def make_target_embeddings(config: AOGPTConfig) -> nn.Embedding | None:
-    """Return the target embeddings that all layers share, or None if `config.target_injection` needs no such table."""
-    widths = {"adaln": config.target_embedding_size, "input": config.hidden_size, "shared": config.hidden_size}
-    width = widths.get(config.target_injection)
-    return None if width is None else nn.Embedding(config.max_position_embeddings, width)
 
 
 def modulate(
@@ -680,7 +694,24 @@ class Precomputed(NamedTuple):
 
 
 class AOGPTStack(AOGPTPreTrainedModel):
-    """Base class of the decoder and the encoder, which runs their layers and final norm."""
+    """Base class of the decoder and the encoder, which have the same embeddings, layers and final norm."""
+
+    def __init__(self, config: AOGPTConfig) -> None:
+        super().__init__(config)
+        is_decoder, injection = config.model_type == "aogpt", config.target_injection
+        length, width = config.max_position_embeddings, config.hidden_size
+        num_positions = length + 1 if is_decoder else length  # that of the start row is added
+        target_widths = {"adaln": config.target_embedding_size, "input": width, "shared": width}
+        has_start, has_positions = is_decoder and config.start_token_id is None, config.position_encoding == "learned"
+        self.embed_tokens = nn.Embedding(config.vocab_size, width)
+        self.start_embedding = nn.Embedding(1, width) if has_start else None
+        self.position_embeddings = nn.Embedding(num_positions, width) if has_positions else None
+        self.target_embeddings = nn.Embedding(length, target_widths[injection]) if injection in target_widths else None
+        self.sigma_embedding = SigmaEmbedding(config) if injection == "sigma" else None
+        self.layers = nn.ModuleList(AOGPTLayer(config, layer_idx) for layer_idx in range(config.num_hidden_layers))
+        self.modulation = TargetModulation(config, 2) if injection in ("adaln", "sigma") else None
+        self.norm = make_norm(config)
+        self.post_init()
 
     def precompute(self, device: torch.device, num_targets: int | None = None) -> Precomputed:
         """Compute values that passes share. For many passes, include modulations of the first `num_targets` targets."""
@@ -805,18 +836,6 @@ class AOGPTModel(AOGPTStack):
         >>> AOGPTModel(config)(**rows).last_hidden_state.shape
         torch.Size([1, 3, 32])
     """
-
-    def __init__(self, config: AOGPTConfig) -> None:
-        super().__init__(config)
-        length, width = config.max_position_embeddings, config.hidden_size
-        self.embed_tokens = nn.Embedding(config.vocab_size, width)
-        self.start_embedding = nn.Embedding(1, width) if config.start_token_id is None else None
-        self.position_embeddings = nn.Embedding(length + 1, width) if config.position_encoding == "learned" else None
-        self.target_embeddings = make_target_embeddings(config)
-        self.layers = nn.ModuleList(AOGPTLayer(config, layer_idx) for layer_idx in range(config.num_hidden_layers))
-        self.modulation = TargetModulation(config, 2) if config.target_injection == "adaln" else None
-        self.norm = make_norm(config)
-        self.post_init()
 
     def _embed(self, input_ids: torch.LongTensor, positions: torch.LongTensor, has_starts: bool = True) -> torch.Tensor:
         is_start = positions < 0 if has_starts else None

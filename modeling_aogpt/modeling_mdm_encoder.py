@@ -8,7 +8,6 @@ values change whenever a token is unmasked, so they cannot be cached.
 
 import torch
 import torch.nn.functional as F
-from torch import nn
 from transformers.modeling_outputs import BaseModelOutput, MaskedLMOutput
 from transformers.processing_utils import Unpack
 from transformers.utils import TransformersKwargs, can_return_tuple
@@ -28,16 +27,7 @@ from .likelihood import (
     standard_error_of_pairs,
     token_log_probs,
 )
-from .modeling_aogpt import (
-    AOGPTLayer,
-    AOGPTPreTrainedModel,
-    AOGPTStack,
-    AOGPTWithHead,
-    Precomputed,
-    TargetModulation,
-    make_norm,
-    make_target_embeddings,
-)
+from .modeling_aogpt import AOGPTPreTrainedModel, AOGPTStack, AOGPTWithHead, Precomputed
 from .orders import Orders, group_orders, token_positions
 from .unmasking import log_linear_noise
 from .validation import (
@@ -53,32 +43,11 @@ from .validation import (
     token_mask,
 )
 
-# SEDD embeds a noise level with `NUM_SINUSOIDS` cosines and sines. The longest wavelength is nearly 2 pi `MAX_PERIOD`.
-NUM_SINUSOIDS, MAX_PERIOD = 256, 10000.0
-
 # Default of `num_times`, the number of diffusion times at which a likelihood masks tokens.
 NUM_TIMES = 32
 
 
 # ------------------------------------------------------------------------------------------------------------ models
-
-
-class SigmaEmbedding(nn.Module):
-    """SEDD's embedding of noise levels: sinusoids followed by an MLP."""
-
-    def __init__(self, config: MDMEncoderConfig) -> None:
-        super().__init__()
-        self.up_proj = nn.Linear(NUM_SINUSOIDS, config.target_embedding_size)
-        self.down_proj = nn.Linear(config.target_embedding_size, config.target_embedding_size)
-
-    def forward(self, sigma: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-        """Return the embedding (batch, target_embedding_size) of noise levels (batch,), computed in `dtype`."""
-        half = NUM_SINUSOIDS // 2
-        sigma = sigma.to(torch.promote_types(dtype, torch.float32))
-        exponents = torch.arange(half, device=sigma.device, dtype=sigma.dtype) / half
-        angles = sigma[:, None] * MAX_PERIOD**-exponents
-        sinusoids = torch.cat((angles.cos(), angles.sin()), dim=-1).to(dtype)
-        return self.down_proj(F.silu(self.up_proj(sinusoids)))
 
 
 class MDMEncoderPreTrainedModel(AOGPTPreTrainedModel):
@@ -96,18 +65,6 @@ class MDMEncoderModel(MDMEncoderPreTrainedModel, AOGPTStack):
         >>> MDMEncoderModel(config)(torch.tensor([[5, config.mask_token_id, 7]])).last_hidden_state.shape
         torch.Size([1, 3, 32])
     """
-
-    def __init__(self, config: MDMEncoderConfig) -> None:
-        super().__init__(config)
-        length, width = config.max_position_embeddings, config.hidden_size
-        self.embed_tokens = nn.Embedding(config.vocab_size, width)
-        self.position_embeddings = nn.Embedding(length, width) if config.position_encoding == "learned" else None
-        self.target_embeddings = make_target_embeddings(config)
-        self.sigma_embedding = SigmaEmbedding(config) if config.target_injection == "sigma" else None
-        self.layers = nn.ModuleList(AOGPTLayer(config, layer_idx) for layer_idx in range(config.num_hidden_layers))
-        self.modulation = TargetModulation(config, 2) if config.target_injection in ("adaln", "sigma") else None
-        self.norm = make_norm(config)
-        self.post_init()
 
     @capture_outputs
     def forward(
@@ -145,7 +102,7 @@ class MDMEncoderModel(MDMEncoderPreTrainedModel, AOGPTStack):
             hidden_states = hidden_states + self.position_embeddings(positions)
         precomputed = precomputed or self.precompute(input_ids.device)
         condition_indices = positions
-        sigma = self._prepare_sigma(sigma, input_ids, attention_mask)
+        sigma = self._prepare_sigma(sigma, input_ids, is_token)
         if sigma is not None:  # one condition per sequence
             conditions = F.silu(self.sigma_embedding(sigma, hidden_states.dtype))
             precomputed = precomputed._replace(conditions=conditions)
@@ -168,7 +125,7 @@ class MDMEncoderModel(MDMEncoderPreTrainedModel, AOGPTStack):
         return BaseModelOutput(last_hidden_state=hidden_states)
 
     def _prepare_sigma(
-        self, sigma: torch.Tensor | None, input_ids: torch.LongTensor, attention_mask: torch.Tensor | None
+        self, sigma: torch.Tensor | None, input_ids: torch.LongTensor, is_token: torch.BoolTensor
     ) -> torch.Tensor | None:
         """Return the noise levels (batch,), or None if the model does not use them."""
         if self.sigma_embedding is None:
@@ -179,7 +136,6 @@ class MDMEncoderModel(MDMEncoderPreTrainedModel, AOGPTStack):
                 )
             return None
         if sigma is None:  # use the level that matches the fraction of masked tokens
-            is_token = token_mask(self.config, input_ids, attention_mask)
             num_masked = ((input_ids == self.config.mask_token_id) & is_token).sum(dim=-1)
             return log_linear_noise(num_masked.double() / is_token.sum(dim=-1).clamp(min=1))
         check_tensor("sigma", sigma)

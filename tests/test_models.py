@@ -8,7 +8,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModel, AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 
 from common.models import find_model
-from common.tokenizers import vocabulary_arguments
+from common.tokenizers import train_tokenizer, vocabulary_arguments
 from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM, MDMEncoderConfig, MDMEncoderForMaskedLM
 from modeling_aogpt.loading import load_pretrained, read_any_config
 from modeling_aogpt.tokenization import add_mask_token, load_tokenizer
@@ -16,7 +16,7 @@ from tests import references
 from tests.references import remove_weight
 from training.architecture import DEFAULTS, build_config
 from training.command_line import parse_arguments
-from training.model import make_model
+from training.model import check_tokenizer, make_model
 
 SIZES = references.SIZES | {"norm": "layernorm"}
 
@@ -87,10 +87,9 @@ def test_a_configuration_that_cannot_be_used_is_not_called_missing(folder: Path)
         read_any_config(folder)
 
 
-def test_a_tokenizer_that_does_not_match_is_an_error(folder: Path, vocabulary: dict) -> None:
-    other = vocabulary | {"vocab_size": 20, "num_valid_tokens": 20, "mask_token_id": 20}
-    with pytest.raises(ValueError, match=r"The tokenizer has num_valid_tokens=20, but"):
-        make_model(AOGPTConfig(**SIZES, **other), str(folder))
+def test_a_tokenizer_that_does_not_match_is_an_error(folder: Path) -> None:
+    with pytest.raises(ValueError, match=r"The tokenizer has num_valid_tokens=257, but"):
+        check_tokenizer(train_tokenizer(["a"], 257), *parse(folder))
 
 
 def test_missing_weights_are_errors(folder: Path, vocabulary: dict) -> None:

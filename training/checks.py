@@ -12,6 +12,15 @@ from modeling_aogpt.validation import check_number
 from training.architecture import Architecture, build_config
 from training.arguments import TrainingArguments, order_settings
 
+# The value of the first key must be below, or at most, that of the last key.
+LIMITS = (
+    ("sequence_length", "at most", "max_position_embeddings"),
+    *((name, "below", "sequence_length") for name in ("block_length", "stride", "min_context")),
+    ("warmup_steps", "below", "max_steps"),
+    ("final_learning_rate", "at most", "learning_rate"),
+    ("left_to_right_steps", "at most", "max_steps"),
+)
+
 
 def set_defaults(model: Architecture, data: DataArguments, training: TrainingArguments) -> None:
     """Set the defaults that depend on other values."""
@@ -32,16 +41,12 @@ def check_arguments(model: Architecture, data: DataArguments, training: Training
     """Raise a `ValueError` if a value is not allowed or values contradict each other."""
     if training.prepare_only and data.streaming:
         raise ValueError("`prepare_only` has no effect with `streaming`, which caches nothing. Remove one of the two.")
-    if data.sequence_length > (longest := model["max_position_embeddings"]):
-        raise ValueError(
-            f"`sequence_length` must be at most `max_position_embeddings` ({longest}), but is {data.sequence_length}. "
-            "Change one of them (a model of `init_from` has a fixed `max_position_embeddings`)."
-        )
-    for name in ("block_length", "stride", "min_context"):
-        value = getattr(training, name)
-        if value is not None and value >= data.sequence_length:
+    values = model | vars(data) | vars(training)
+    for name, relation, limit_name in LIMITS:
+        value, limit = values[name], values[limit_name]
+        if value is not None and (value > limit or (value == limit and relation == "below")):
             raise ValueError(
-                f"`{name}` must be below `sequence_length` ({data.sequence_length}), but is {value}. Decrease `{name}`."
+                f"`{name}` must be {relation} `{limit_name}` ({limit}), but is {value}. Change one of them."
             )
     if training.max_gap_length is not None and data.context_marks is not None:
         raise ValueError("`max_gap_length` cannot be combined with `context_marks`. Remove one of them.")
@@ -100,28 +105,13 @@ def _check_folders(data: DataArguments, folder: Path) -> None:
 def _check_schedule(training: TrainingArguments) -> None:
     """Raise a `ValueError` if the schedules of the learning rate and of the left-to-right fraction are not possible."""
     num_steps, warmup, decay = training.max_steps, training.warmup_steps, training.decay_steps
-    if warmup >= num_steps:
-        raise ValueError(
-            f"`warmup_steps` must be below `max_steps` ({num_steps}), but is {warmup}. Change one of them."
-        )
     if decay is not None and warmup + decay > num_steps:
         raise ValueError(
             f"`warmup_steps` ({warmup}) and `decay_steps` ({decay}) are together more than `max_steps` ({num_steps}). "
             "Decrease one of them."
         )
-    if training.final_learning_rate > training.learning_rate:
-        raise ValueError(
-            f"`final_learning_rate` must be at most `learning_rate` ({training.learning_rate}), but is "
-            f"{training.final_learning_rate}. Decrease it."
-        )
-    if training.left_to_right_steps is not None:
-        if training.final_left_to_right_fraction is None:
-            raise ValueError("`left_to_right_steps` has no effect without `final_left_to_right_fraction`. Set both.")
-        if training.left_to_right_steps > num_steps:
-            raise ValueError(
-                f"`left_to_right_steps` must be at most `max_steps` ({num_steps}), but is "
-                f"{training.left_to_right_steps}. Decrease it."
-            )
+    if training.left_to_right_steps is not None and training.final_left_to_right_fraction is None:
+        raise ValueError("`left_to_right_steps` has no effect without `final_left_to_right_fraction`. Set both.")
 
 
 def _check_objective(model: Architecture, training: TrainingArguments) -> None:

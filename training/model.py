@@ -91,11 +91,6 @@ def check_tokenizer(
         raise ValueError(
             f"`tokenizer` ({data.tokenizer}) differs from the tokenizer of {init_from}. Remove `tokenizer`."
         )
-    check_vocabulary(config, init_from)
-
-
-def check_vocabulary(config: AOGPTConfig, init_from: str) -> None:
-    """Raise a `ValueError` if the vocabulary of the model `init_from` differs from that in `config`."""
     initial_config = read_config(init_from)
     for name in ("num_valid_tokens", "mask_token_id"):
         given, expected = getattr(config, name), getattr(initial_config, name)
@@ -113,7 +108,6 @@ def make_model(config: AOGPTConfig, init_from: str | None, load_weights: bool = 
     """
     if init_from is None:
         return AutoModel.from_config(config)
-    check_vocabulary(config, init_from)
     if not load_weights or torch.get_default_device().type == "meta":
         return AutoModel.from_config(read_config(init_from), dtype=torch.float32)
     return load_pretrained(AutoModel, init_from, **{"dtype": torch.float32} | options)

@@ -15,8 +15,8 @@ from threading import Condition, Thread
 from typing import Any
 
 import torch
-from torch.nn.utils.rnn import pad_sequence
 
+from modeling_aogpt.infill import pad_texts
 from modeling_aogpt.loading import Model
 
 from .texts import find_end
@@ -162,16 +162,10 @@ class Worker:
 
     def _continue(self, batch: list[Job], generator: torch.Generator | None) -> None:
         """Continue the prompts of the jobs. Prompts are padded on the left, which does not change the predictions."""
-        prompts = [prompt for job in batch for prompt in job.prompts]
-        masks = [torch.ones_like(prompt) for prompt in prompts]
-        if batch[0].arguments["max_new_tokens"] > 0:
-            self.model.generate(
-                pad_sequence(prompts, batch_first=True, padding_side="left"),
-                attention_mask=pad_sequence(masks, batch_first=True, padding_side="left"),
-                generator=generator,
-                streamer=JobStreamer(batch),
-                **batch[0].arguments,
-            )
+        prompts, mask = pad_texts([prompt for job in batch for prompt in job.prompts], "left")
+        options = {"generator": generator, "streamer": JobStreamer(batch), **batch[0].arguments}
+        if options["max_new_tokens"] > 0:
+            self.model.generate(prompts, attention_mask=mask, **options)
         for job in batch:
             if job.num_top is not None:
                 for index, row in enumerate(job.rows):

@@ -40,7 +40,7 @@ from eval.infilling import Filler, Gap
 from eval.journal import make_generator, split_batches
 from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM
 from modeling_aogpt.devices import rows_per_head_call
-from modeling_aogpt.infill import encode_between_masks, encode_parts
+from modeling_aogpt.infill import encode_between_masks, encode_parts, pad_texts
 from modeling_aogpt.likelihood import ROWS_PER_HEAD_CALL
 from modeling_aogpt.loading import load_pretrained, read_any_config
 from modeling_aogpt.orders import ORDER_NAMES, Orders, group_orders, index_by_rank
@@ -359,15 +359,9 @@ class AnyOrderLM(LM):
 
     def _generate(self, contexts: list[list[int]], count: int, settings: dict[str, Any]) -> list[list[int]]:
         """Return the ids of `count` tokens after each context."""
-        ids = [torch.tensor(context, dtype=torch.long) for context in contexts]
-        sequences = self.model.generate(
-            pad_sequence(ids, True, padding_side="left"),
-            attention_mask=pad_sequence([torch.ones_like(row) for row in ids], True, padding_side="left"),
-            order="left_to_right",
-            max_new_tokens=count,
-            **settings,
-        )
-        return sequences[:, -count:].tolist()
+        ids, mask = pad_texts([torch.tensor(context, dtype=torch.long) for context in contexts], "left")
+        options = {"order": "left_to_right", "max_new_tokens": count, **settings}
+        return self.model.generate(ids, attention_mask=mask, **options)[:, -count:].tolist()
 
 
 def cut_at(text: str, until: Sequence[str]) -> str:

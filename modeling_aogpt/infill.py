@@ -447,9 +447,9 @@ class AnyOrderInfillingMixin:
             yield from self.log_likelihood(filled, attention_mask=attention_mask).log_likelihood.tolist()
 
 
-def pad_texts(texts: Sequence[torch.LongTensor]) -> tuple[torch.LongTensor, torch.LongTensor]:
-    """Return texts (n,) as one tensor with padding on the right, and their attention mask."""
-    return tuple(pad_sequence(part, batch_first=True) for part in (texts, [*map(torch.ones_like, texts)]))
+def pad_texts(texts: Sequence[torch.LongTensor], side: str = "right") -> tuple[torch.LongTensor, torch.LongTensor]:
+    """Return texts (n,) as one tensor with padding on a side, and their attention mask."""
+    return tuple(pad_sequence(part, True, padding_side=side) for part in (texts, [*map(torch.ones_like, texts)]))
 
 
 def list_lengths(lengths: object) -> object:

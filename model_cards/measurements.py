@@ -36,11 +36,6 @@ class Measurement(EvalResult):
         return with_error(self.metric_value, self.standard_error, 3 if self.metric_type == "bits_per_byte" else 2)
 
 
-def name_metric(metric: str, orders: str) -> str:
-    """Return the name of a metric, such as `"bits_per_byte"`, and of the orders, as shown in the card."""
-    return f"{metric.replace('_', ' ')}, {orders}"
-
-
 # ---------------------------------------------------------------------------------------------------- training runs
 
 
@@ -88,7 +83,7 @@ def read_run_measurements(results: dict[str, Any], task: str) -> list[Measuremen
     corpus = _join_names(results["arguments"].get("validation_files") or results["arguments"]["corpus"])
     names = {"dataset_type": corpus, "dataset_name": corpus, "dataset_split": "held out", "metric_type": metric}
     return [
-        Measurement(task, metric_name=name_metric(metric, orders), metric_value=values[key], **names)
+        Measurement(task, metric_name=f"bits per byte, {orders}", metric_value=values[key], **names)
         for key, orders in ORDER_KINDS.items()
         if key in values  # encoders are not evaluated left to right
     ]
@@ -158,7 +153,7 @@ def read_zero_shot_measurements(
             **_name_dataset(name, dataset),
             dataset_split=_describe_split(name, results, measure),
             metric_type=metric,
-            metric_name=name_metric(metric, _describe_orders(measure, results["arguments"])),
+            metric_name=f"{metric.replace('_', ' ')}, {_describe_orders(measure, results['arguments'])}",
             metric_value=values[metric],
             standard_error=values[f"{metric}_standard_error"],
         )

@@ -6,7 +6,6 @@ begins with the model's start token, the row of this token is a start row, too. 
 the positions of the text are counted after it. If all texts of a batch begin with it, no start row is added.
 """
 
-import warnings
 from typing import Any, NamedTuple
 
 import torch
@@ -34,17 +33,6 @@ START_KEY = 1.625
 LARGEST_MASKED = -10_000  # of an additive attention mask, as in models of the time of GPT-2
 
 logger = logging.get_logger(__name__)
-
-
-def check_old_cache_name(cache: Cache | None) -> None:
-    """Raise a `ValueError` if `past_key_values` and `cache` are both given. Warn if the old name is deprecated."""
-    if cache is not None:
-        raise ValueError(
-            "`cache` and `past_key_values` are two names of the same argument, but both are given. Remove "
-            "`past_key_values`."
-        )
-    if CACHE_NAME == "cache" and not torch.compiler.is_compiling():
-        warnings.warn("`past_key_values` is deprecated in Transformers. Use `cache` instead.", FutureWarning, 3)
 
 
 class StartRowCache:

@@ -261,7 +261,12 @@ class AnyOrderGenerationMixin(GenerationMixin):
         # 2. Make the decoding state and the sampler.
         state = self.decoding_state_class(self, ids, orders, blocks, is_token)
         if config.refine_rounds:
-            check_refine_length(state, config.refine_length)
+            num_masked = state.num_masked
+            if config.refine_length > (fewest := int(num_masked[num_masked > 0].min())):
+                raise ValueError(
+                    f"`refine_length` ({config.refine_length}) is more than the {fewest} generated tokens of a "
+                    f"sequence. Decrease `refine_length` to at most {fewest}."
+                )
         stops, in_blocks = eos is not None and config.may_stop_at_eos, not config.is_left_to_right
         may_end = state.continues_prompt | bool(config.stop_at_eos)
         eos_ban = make_eos_ban(state, config.min_length, config.min_new_tokens, eos)
@@ -510,17 +515,6 @@ def make_eos_ban(
 
 
 # -------------------------------------------------------------------------------------------------------- refinement
-
-
-def check_refine_length(state: DecodingState, length: int) -> None:
-    """Raise a `ValueError` if a sequence has some positions to generate, but fewer than `length`."""
-    num_generated = state.ends - state.num_given
-    fewest = int(num_generated[num_generated > 0].min())
-    if length > fewest:
-        raise ValueError(
-            f"`refine_length` ({length}) is more than the {fewest} generated tokens of a sequence. Decrease "
-            f"`refine_length` to at most {fewest}."
-        )
 
 
 def choose_refined_positions(

@@ -7,6 +7,7 @@ row predicts (see `orders.py`).
 
 import copy
 import math
+import warnings
 from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any, Literal, NamedTuple
@@ -30,7 +31,7 @@ from transformers.utils import ModelOutput, TransformersKwargs, can_return_tuple
 from transformers.utils.import_utils import is_torch_greater_or_equal
 from transformers.utils.output_capturing import capture_outputs
 
-from .causal import CACHE_NAME, CausalGenerationMixin, check_old_cache_name, prepare_causal_inputs
+from .causal import CACHE_NAME, CausalGenerationMixin, prepare_causal_inputs
 from .configuration_aogpt import AOGPTConfig
 from .cuda_graphs import has_hooks
 from .decoding_state import CachedDecodingState
@@ -1288,7 +1289,10 @@ class AOGPTForCausalLM(AOGPTWithHead, CausalGenerationMixin):
                 "or `logits_to_keep`."
             )
         if past_key_values is not None:
-            check_old_cache_name(cache)
+            if cache is not None:
+                raise ValueError("`cache` and `past_key_values` are two names of one argument. Remove one of them.")
+            if CACHE_NAME == "cache" and not torch.compiler.is_compiling():
+                warnings.warn("`past_key_values` is deprecated in Transformers. Use `cache` instead.", FutureWarning, 2)
             cache = past_key_values
         if use_cache and cache is None:
             cache = DynamicCache(config=self.config)

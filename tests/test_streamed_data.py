@@ -17,7 +17,7 @@ from common.encoding import encode_batch as encode
 from common.splitting import Split, hash_document, select_others
 from common.tokenizers import train_tokenizer
 from modeling_aogpt import DataCollatorForAnyOrderLM
-from training.batches import Batches, epoch_permutation, pass_samples
+from training.batches import Batches, epoch_permutation, pass_samples, rows_of_samples
 from training.streamed_data import Position, Stream, training_samples
 
 pytestmark = pytest.mark.usefixtures("datasets_cache")
@@ -65,12 +65,16 @@ def read(
     )
 
 
+def row_numbers(num_samples: int, seed: int = SEED) -> list[int]:
+    """Return, for each sample, the index of its sequence in the stream."""
+    rows = rows_of_samples(list(range(num_samples)), WINDOW, seed)
+    return [sample // WINDOW * WINDOW + row for sample, row in enumerate(rows)]
+
+
 def unshuffled_ids(data: Data, num_samples: int) -> list[int]:
     """Return the ids of the stream in its own order."""
-    samples = training_samples(data, SEED)
-    rows = samples.row_numbers(list(range(num_samples)))
-    features = samples.__getitems__(list(range(num_samples)))
-    by_row = dict(zip(rows, features, strict=True))
+    features = training_samples(data, SEED).__getitems__(list(range(num_samples)))
+    by_row = dict(zip(row_numbers(num_samples), features, strict=True))
     return [int(token) for row in range(num_samples) for token in by_row[row]["input_ids"]]
 
 
@@ -89,14 +93,14 @@ def test_the_stream_joins_all_documents_of_all_epochs(arguments: DataArguments) 
     assert len({tuple(epoch_permutation(3, SEED, epoch)) for epoch in range(3)}) > 1
 
 
-def test_every_window_is_another_permutation(arguments: DataArguments) -> None:
-    rows = training_samples(load_data(arguments), SEED).row_numbers(list(range(3 * WINDOW)))
+def test_every_window_is_another_permutation() -> None:
+    rows = row_numbers(3 * WINDOW)
     windows = [rows[first : first + WINDOW] for first in range(0, 3 * WINDOW, WINDOW)]
     for number, window in enumerate(windows):
         assert sorted(window) == list(range(number * WINDOW, (number + 1) * WINDOW)) != window
     orders = [tuple(row % WINDOW for row in window) for window in windows]
     assert len(set(orders)) == 3
-    assert training_samples(load_data(arguments), SEED + 1).row_numbers(list(range(WINDOW))) != windows[0]
+    assert row_numbers(WINDOW, SEED + 1) != windows[0]
 
 
 def test_reading_can_be_resumed_after_any_step(arguments: DataArguments, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -47,7 +47,11 @@ def create_model(
         else:
             model = make_model(config, training.init_from, load_weights)
     model.train()  # `from_pretrained` sets eval mode
-    set_default_order(model, training)
+    settings = model.generation_config
+    if training.orders in LEFT_TO_RIGHT_ORDERS and training.stride is None:
+        settings.order = "left_to_right"  # the default of `generate`
+    elif settings.has_left_to_right_order:
+        settings.order = None
     if training.max_gap_length is not None:
         model.config.max_gap_length = training.max_gap_length
     elif longest := model.config.max_gap_length:
@@ -111,12 +115,3 @@ def make_model(config: AOGPTConfig, init_from: str | None, load_weights: bool = 
     if not load_weights or torch.get_default_device().type == "meta":
         return AutoModel.from_config(read_config(init_from), dtype=torch.float32)
     return load_pretrained(AutoModel, init_from, **{"dtype": torch.float32} | options)
-
-
-def set_default_order(model: Model, training: TrainingArguments) -> None:
-    """Make left to right the default order of `generate` if the training used such orders. If not, remove it."""
-    settings = model.generation_config
-    if training.orders in LEFT_TO_RIGHT_ORDERS and training.stride is None:
-        settings.order = "left_to_right"
-    elif settings.has_left_to_right_order:
-        settings.order = None

@@ -164,7 +164,9 @@ class MaskedDiffusionObjective(Objective):
         """
         input_ids = prepare_input_ids(self.model, input_ids)
         masked_ids = input_ids.masked_fill(is_masked, self.model.config.mask_token_id)
-        output = self.model.model(masked_ids, sigma=self.noise_levels(times))
+        # With None, a model that uses noise levels computes them from the fraction of masked positions.
+        sigma = log_linear_noise(times) if self.loss == "score_entropy" else None
+        output = self.model.model(masked_ids, sigma=sigma)
         return self.compute_loss(output.last_hidden_state, input_ids, masked_indices, times)
 
     @torch.compiler.disable  # see `compile_head_loss`
@@ -186,10 +188,6 @@ class MaskedDiffusionObjective(Objective):
             self.model.config.num_valid_tokens,
         )
 
-    def noise_levels(self, times: torch.DoubleTensor) -> torch.Tensor | None:
-        """Return None. A model that uses noise levels then computes them from the fraction of masked positions."""
-        return None
-
 
 class ScoreEntropyObjective(MaskedDiffusionObjective):
     """Denoising score entropy of SEDD (arXiv 2310.16834) with the absorbing graph and log-linear noise.
@@ -206,10 +204,6 @@ class ScoreEntropyObjective(MaskedDiffusionObjective):
     """
 
     loss: Loss = "score_entropy"
-
-    def noise_levels(self, times: torch.DoubleTensor) -> torch.Tensor:
-        """Return the noise level sigma(t) of each sequence."""
-        return log_linear_noise(times)
 
 
 OBJECTIVES = {

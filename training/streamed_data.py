@@ -116,14 +116,9 @@ class StreamedSamples:
         self._next_sequences: list[np.ndarray] = []
         self._next_position = self._end = start
 
-    def row_numbers(self, samples: list[int]) -> list[int]:
-        """Return, for each sample, the index of its sequence in the stream."""
-        size = self.stream.window_size
-        rows = rows_of_samples(samples, size, self.seed)
-        return [sample // size * size + row for sample, row in zip(samples, rows, strict=True)]
-
     def __getitems__(self, samples: list[int]) -> list[dict[str, Any]]:
-        return [self._feature(sample, row) for sample, row in zip(samples, self.row_numbers(samples), strict=True)]
+        rows = rows_of_samples(samples, self.stream.window_size, self.seed)
+        return [self._feature(sample, row) for sample, row in zip(samples, rows, strict=True)]
 
     def _feature(self, sample: int, row: int) -> dict[str, Any]:
         window, index = divmod(sample, self.stream.window_size)
@@ -132,8 +127,7 @@ class StreamedSamples:
             self._sequences, self._position = self._next_sequences, self._next_position
             self._next_sequences, self._next_position = [], replace(self._end, window=self._position.window + 1)
         self._read_ahead(index + 1)
-        ids = self._sequences[row % self.stream.window_size]
-        return {"input_ids": ids, "order_seed": sample, "position": asdict(self._position)}
+        return {"input_ids": self._sequences[row], "order_seed": sample, "position": asdict(self._position)}
 
     def _read_ahead(self, num_sequences: int) -> None:
         if self._unread is None:

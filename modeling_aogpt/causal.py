@@ -81,15 +81,17 @@ def prepare_causal_inputs(
     input_ids = prepare_input_ids(model, input_ids, None if is_token is None else is_token[:, -length:])
     num_slots = length if cache is None else cache.get_mask_sizes(length, 0)[0]
     columns = num_cached + torch.arange(length, device=input_ids.device)
+    is_empty = isinstance(num_cached, int) and num_cached == 0
     first = starts = is_start = hidden = None
     num_added = 1  # start rows
     if attention_mask is not None or config.start_token_id is not None:
         first = find_first_tokens(is_token, is_visible, input_ids, num_slots)
     if config.start_token_id is not None:
-        starts = find_start_tokens(config.start_token_id, input_ids, first, num_cached, cache)
-        is_start = columns == starts[:, None]
-        num_added, hidden = replace_start_row(starts, first, is_visible, num_cached, cache)
-    elif not model.training and isinstance(num_cached, int) and num_cached == 0 and is_readable(input_ids):
+        is_start = (columns == first[:, None]) & (input_ids == config.start_token_id)
+        cached = -1 if is_empty else read_cached_starts(cache, num_cached, first)
+        starts = torch.where(is_start.any(dim=1), first, cached)  # (batch,): column of the start token, or -1
+        num_added, hidden = replace_start_row(starts, first, is_visible, is_empty, cache)
+    elif is_empty and not model.training and is_readable(input_ids):
         warn_if_started(config, input_ids[:, 0] if first is None else input_ids[columns == first[:, None]])
     positions, last = prepare_positions(model, input_ids, position_ids, is_token, num_cached, starts, is_start)
     if position_ids is not None and is_visible is None and length > 1:
@@ -127,22 +129,6 @@ def find_first_tokens(
     return first.to(input_ids.device).expand(len(input_ids))
 
 
-def find_start_tokens(
-    start_token_id: int,
-    input_ids: torch.LongTensor,
-    first: torch.LongTensor,
-    num_cached: int | torch.Tensor,
-    cache: Cache | None,
-) -> torch.LongTensor:
-    """Return the column (batch,) of the start token of each text, or -1."""
-    length, index = input_ids.shape[1], first - num_cached
-    tokens = input_ids.gather(1, index.clamp(0, length - 1)[:, None])[:, 0]
-    is_new = (index >= 0) & (index < length) & (tokens == start_token_id)
-    if cache is None or (isinstance(num_cached, int) and num_cached == 0):
-        return torch.where(is_new, first, -1)
-    return torch.where(is_new, first, read_cached_starts(cache, num_cached, first))
-
-
 def read_cached_starts(cache: Cache, num_cached: int | torch.Tensor, texts: torch.Tensor) -> torch.LongTensor:
     """Return the column (batch,) of the start token of each cached text, or -1. `texts` has their number and device."""
     is_visible, keys = getattr(cache, VISIBLE_NAME, None), cache.layers[0].keys
@@ -166,7 +152,7 @@ def replace_start_row(
     starts: torch.LongTensor,
     first: torch.LongTensor,
     is_visible: torch.BoolTensor | None,
-    num_cached: int | torch.Tensor,
+    is_empty: bool,
     cache: Cache | None,
 ) -> tuple[int, torch.LongTensor | None]:
     """Return the number of start rows to add, and the slot (batch,) of the start token to hide in each text.
@@ -175,7 +161,6 @@ def replace_start_row(
     If every text begins with a start token in the first column, these tokens are visible, and no start row is added.
     Static caches always hide start tokens, because compiled passes cannot read how they were filled.
     """
-    is_empty = isinstance(num_cached, int) and num_cached == 0
     replaces_all, is_any = False, True
     if is_readable(starts):
         replaces_all, is_any = torch.stack((((starts == 0) & (first == 0)).all(), (starts >= 0).any())).tolist()

@@ -122,10 +122,3 @@ def distinct(samples: Sequence[Sequence[int]], n: int) -> float | None:
     """Return the number of distinct n-grams divided by the number of all n-grams, or None if there are no n-grams."""
     ngrams = [tuple(tokens[start : start + n]) for tokens in samples for start in range(len(tokens) - n + 1)]
     return len(set(ngrams)) / len(ngrams) if ngrams else None
-
-
-def format_remarks(judged: dict[str, Any]) -> str:
-    """Return a note about the samples that the judge scored only partly or not at all. Return "" if there are none."""
-    counts = {"not judged": judged["unjudged"], "truncated by the judge": judged["truncated"]}
-    remarks = [f"{count} sample{'s' * (count > 1)} {what}" for what, count in counts.items() if count]
-    return f" ({', '.join(remarks)})" if remarks else ""

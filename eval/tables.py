@@ -15,7 +15,6 @@ from common.commands import Parser, one_line_errors
 from common.files import read_json, read_yaml
 from common.reports import markdown_table, with_error
 from common.results import ORDER_KINDS
-from eval.judging import format_remarks
 from eval.protocols import EVALUATION_SETS, PUBLISHED_LENGTH
 from modeling_aogpt.configuration_aogpt import GPT2_VOCAB_SIZE
 
@@ -178,7 +177,9 @@ def _generative_cell(result: dict[str, Any] | None, average: str) -> str:
         return ""
     perplexity = result["perplexity"]
     shown = with_error(perplexity[average], perplexity[f"{average}_standard_error"], 1)
-    return f"{shown}{format_remarks(perplexity)} / {result['entropy']:.2f}"
+    counts = {"not judged": perplexity["unjudged"], "truncated by the judge": perplexity["truncated"]}
+    remarks = ", ".join(f"{count} sample{'s' * (count > 1)} {what}" for what, count in counts.items() if count)
+    return f"{shown}{f' ({remarks})' if remarks else ''} / {result['entropy']:.2f}"
 
 
 @one_line_errors()

@@ -322,12 +322,6 @@ def _score_text(
     return {"tokens": int(count_tokens(sequences).sum()), "measures": measures}
 
 
-def format_report(results: dict[str, Any]) -> str:
-    """Return the tables that the command prints."""
-    table = zero_shot_table([results])
-    return f"{table}\n\n{paper_table([results])}" if results["arguments"]["datasets"] else table
-
-
 def output_paths(model_name: str, identity: str | None, arguments: ScoringArguments) -> tuple[Path, Path]:
     """Return the path of the results, and the folder for finished batches.
 
@@ -360,7 +354,10 @@ def main(argv: list[str]) -> None:
     except KeyboardInterrupt:
         sys.exit(f"Stopped. Finished batches are kept in {output.parent}. To continue, run the same command again.")
     if PartialState().is_main_process:
-        print(format_report(results), f"Written: {output}", sep="\n")
+        print(zero_shot_table([results]))
+        if arguments.datasets:
+            print(f"\n{paper_table([results])}")
+        print(f"Written: {output}")
 
 
 if __name__ == "__main__":

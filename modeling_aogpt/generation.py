@@ -401,11 +401,6 @@ class AnyOrderGenerationMixin(GenerationMixin):
             inputs = torch.full((1, 0), mask, dtype=torch.long, device="cpu")
         else:
             length = config.max_length or inputs.shape[1] + (config.max_new_tokens or 0)
-            if length == 0:
-                raise ValueError(
-                    f"There is nothing to generate: `inputs` has shape {tuple(inputs.shape)}. Set `max_new_tokens` or "
-                    "`max_length` to append masks."
-                )
             if attention_mask is None and length > inputs.shape[1]:
                 prompts = inputs.masked_fill(start_mask(self.config, inputs, attention_mask), -1)
                 pad = self._find_token_id("pad_token_id", config)
@@ -435,12 +430,12 @@ class AnyOrderGenerationMixin(GenerationMixin):
         inputs = inputs.to(inputs.device if self.device.type == "meta" else self.device, torch.long)
         ids = nn.functional.pad(inputs, (0, num_new), value=mask)
         is_token = nn.functional.pad(is_token.to(ids.device), (0, num_new), value=True)
-        prepare_input_ids(self, ids, is_token, allow_mask=True)
         if not ((ids == mask) & is_token).any():
             raise ValueError(
                 f"There is nothing to generate: `inputs` contains no mask (id {mask}). Put masks where tokens should "
                 "be filled in, or set `max_new_tokens` or `max_length` to append masks."
             )
+        prepare_input_ids(self, ids, is_token, allow_mask=True)
         repeats = config.num_return_sequences
         return ids.repeat_interleave(repeats, dim=0), is_token.repeat_interleave(repeats, dim=0)
 

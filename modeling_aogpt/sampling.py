@@ -323,7 +323,10 @@ class TokenSampler:
         for processor, gets_prefix in zip(self.processors, self.get_prefix, strict=True):
             if gets_prefix:
                 text, lengths = state.visible_prefix(queries.sequences, num_visible)
-                logits = apply_to_prefixes(processor, text, lengths, logits)
+                given, logits = logits, logits.clone()
+                for length in lengths.unique().tolist():  # texts of equal length share a call
+                    rows = lengths == length
+                    logits[rows] = processor(text[rows, :length], given[rows])
             else:
                 text = state.visible_ids(queries.sequences, num_visible)
                 # Processors look up the scores of all ids in the text. If the mask id has no column in the logits,
@@ -341,14 +344,3 @@ class TokenSampler:
             columns = state.orders[queries.indices]
             logits = logits.masked_fill(is_banned[queries.sequences, columns][:, None] & is_eos, float("-inf"))
         return logits
-
-
-def apply_to_prefixes(
-    processor: LogitsProcessor, text: torch.LongTensor, lengths: torch.LongTensor, logits: torch.Tensor
-) -> torch.Tensor:
-    """Apply a processor with the first `lengths` ids of each text. Texts with equal lengths share a call."""
-    output = logits.clone()
-    for length in lengths.unique().tolist():
-        rows = lengths == length
-        output[rows] = processor(text[rows, :length], logits[rows])
-    return output

@@ -238,21 +238,6 @@ def check_mask_token(config: PreTrainedConfig) -> None:
         )
 
 
-def check_length(
-    config: PreTrainedConfig, input_ids: torch.LongTensor, attention_mask: torch.Tensor | None = None
-) -> None:
-    """Raise a `ValueError` unless the model takes sequences of this length. A start token needs no position."""
-    length, most = input_ids.shape[1], config.max_position_embeddings
-    if length == most + 1 and config.start_token_id is not None and is_readable(input_ids):
-        length = max(most, int(token_mask(config, input_ids, attention_mask).sum(dim=-1).max()))
-    if 1 <= length <= most:
-        return
-    raise ValueError(
-        f"`input_ids` has {length} tokens per sequence (with padding), but this model takes 1 to {most} "
-        "(config.max_position_embeddings). Truncate or split the text, or use a model for longer sequences."
-    )
-
-
 def prepare_input_ids(
     model: PreTrainedModel,
     input_ids: torch.LongTensor,
@@ -263,13 +248,20 @@ def prepare_input_ids(
     check_batch("input_ids", input_ids)
     if attention_mask is not None:
         check_aligned("attention_mask", attention_mask, input_ids)
-    check_length(model.config, input_ids, attention_mask)
+    config, length, most = model.config, input_ids.shape[1], model.config.max_position_embeddings
+    if length == most + 1 and config.start_token_id is not None and is_readable(input_ids):  # it needs no position
+        length = max(most, int(token_mask(config, input_ids, attention_mask).sum(dim=-1).max()))
+    if not 1 <= length <= most:
+        raise ValueError(
+            f"`input_ids` has {length} tokens per sequence (with padding), but this model takes 1 to {most} "
+            "(config.max_position_embeddings). Truncate or split the text, or use a model for longer sequences."
+        )
     if allow_mask:
-        check_mask_token(model.config)
+        check_mask_token(config)
     input_ids = input_ids.long()
     if attention_mask is not None:
         input_ids = input_ids.masked_fill(~find_tokens(input_ids, attention_mask), 0)
-    check_text_ids(model, "input_ids", input_ids, model.config.mask_token_id if allow_mask else None)
+    check_text_ids(model, "input_ids", input_ids, config.mask_token_id if allow_mask else None)
     return input_ids
 
 

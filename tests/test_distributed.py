@@ -23,7 +23,7 @@ from training import sharding
 from training.checkpoints import checkpoints_in
 from training.conversion.causal_lm import convert
 from training.conversion.export_causal_lm import export, restore_mask_token
-from training.sharding import check_sharding, keep_float32_gradients
+from training.sharding import check_sharding, set_up_sharding
 
 ROOT = Path(__file__).parents[1]
 SELECTIVE = "--activation_checkpointing=selective"
@@ -230,9 +230,9 @@ def test_sharded_run_in_bfloat16_rounds_neither_times_nor_losses(config: Path, t
 def test_gradients_of_shards_are_summed_in_float32() -> None:
     plugin = FullyShardedDataParallelPlugin(fsdp_version=2)
     plugin.set_mixed_precision("bf16")
-    state = SimpleNamespace(fsdp_plugin=plugin)
+    parts = {"state": SimpleNamespace(fsdp_plugin=plugin), "gradient_state": SimpleNamespace(plugin_kwargs={})}
     for kind in (DistributedType.NO, DistributedType.FSDP):
-        keep_float32_gradients(SimpleNamespace(distributed_type=kind, mixed_precision="bf16", state=state))
+        set_up_sharding(SimpleNamespace(distributed_type=kind, mixed_precision="bf16", **parts))
     policy = plugin.mixed_precision_policy
     assert (policy.param_dtype, policy.reduce_dtype, policy.output_dtype) == (torch.bfloat16, torch.float32, None)
     assert not policy.cast_forward_inputs

@@ -18,8 +18,8 @@ from common.models import identity_of_weights
 from eval.estimates import bits_per_byte_over, perplexity_over, ratio_with_error, wilson_interval
 from eval.journal import Journal, score_sequences
 from eval.scorers import CausalScorer, load_scorer
-from eval.tables import PUBLISHED, SIZES
-from eval.zero_shot import ScoringArguments, choose_length, format_report, main, output_paths, zero_shot
+from eval.tables import PUBLISHED, SIZES, zero_shot_table
+from eval.zero_shot import ScoringArguments, choose_length, main, output_paths, zero_shot
 from modeling_aogpt import AOGPTForAnyOrderLM
 from tests.references import causal_nats, make_run
 from tests.several_processes import run_in_two_processes
@@ -254,7 +254,7 @@ def test_the_released_subset_is_scored_in_random_orders_only(
     whole = zero_shot(folder, replace(arguments, released_subset=False))["datasets"]["ptb"]["measures"]
     assert scored["left_to_right"] == whole["left_to_right"]
     assert scored["any_order"]["perplexity"] != whole["any_order"]["perplexity"]
-    sequences = [line.split(" | ")[5] for line in format_report(results).splitlines()[2:4]]
+    sequences = [line.split(" | ")[5] for line in zero_shot_table([results]).splitlines()[2:4]]
     assert sequences[1] == "2" != sequences[0]
 
 

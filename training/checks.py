@@ -60,7 +60,14 @@ def check_arguments(model: Architecture, data: DataArguments, training: Training
     if training.keep_best == "left_to_right" and model["architecture"] == "encoder":
         raise ValueError("`keep_best=left_to_right` needs a decoder. Set `keep_best=any_order`.")
     _check_folders(data, training.output_dir)
-    _check_schedule(training)
+    warmup, decay = training.warmup_steps, training.decay_steps
+    if decay is not None and warmup + decay > training.max_steps:
+        raise ValueError(
+            f"`warmup_steps` ({warmup}) and `decay_steps` ({decay}) are together more than `max_steps` "
+            f"({training.max_steps}). Decrease one of them."
+        )
+    if training.left_to_right_steps is not None and training.final_left_to_right_fraction is None:
+        raise ValueError("`left_to_right_steps` has no effect without `final_left_to_right_fraction`. Set both.")
     _check_objective(model, training)
     # The configuration checks the architecture. The vocabulary is not known yet, so any `start_token_id` is accepted.
     build_config(model, vocab_size=MAX_SIZES["vocab_size"], num_valid_tokens=1)
@@ -100,18 +107,6 @@ def _check_folders(data: DataArguments, folder: Path) -> None:
             f"`tokenizer` ({data.tokenizer}) is the folder to which the run writes its tokenizer. Copy it to another "
             "folder, or choose another `output_dir`."
         )
-
-
-def _check_schedule(training: TrainingArguments) -> None:
-    """Raise a `ValueError` if the schedules of the learning rate and of the left-to-right fraction are not possible."""
-    num_steps, warmup, decay = training.max_steps, training.warmup_steps, training.decay_steps
-    if decay is not None and warmup + decay > num_steps:
-        raise ValueError(
-            f"`warmup_steps` ({warmup}) and `decay_steps` ({decay}) are together more than `max_steps` ({num_steps}). "
-            "Decrease one of them."
-        )
-    if training.left_to_right_steps is not None and training.final_left_to_right_fraction is None:
-        raise ValueError("`left_to_right_steps` has no effect without `final_left_to_right_fraction`. Set both.")
 
 
 def _check_objective(model: Architecture, training: TrainingArguments) -> None:

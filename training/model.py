@@ -23,7 +23,7 @@ from training.arguments import LEFT_TO_RIGHT_ORDERS, TrainingArguments
 from training.lora import add_lora, frozen_dtype, quantization_options
 from training.objectives import Objective, compile_head_loss
 from training.optimization import parameter_groups
-from training.sharding import gets_weights, keep_float32_gradients, shard_gradients
+from training.sharding import gets_weights, set_up_sharding
 
 logger = logging.getLogger("pretrain")
 
@@ -69,8 +69,7 @@ def distribute(accelerator: Accelerator, objective: Objective, optimizer: Optimi
 
     They share the weights of `objective.model`. FSDP2 shards these weights in place.
     """
-    keep_float32_gradients(accelerator)
-    shard_gradients(accelerator)
+    set_up_sharding(accelerator)
     if (plugin := accelerator.state.dynamo_plugin).backend != DynamoBackend.NO:
         compile_head_loss(**plugin.to_kwargs())
     wrapped = accelerator.prepare(objective, optimizer)

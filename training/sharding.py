@@ -34,24 +34,20 @@ def check_sharding(accelerator: Accelerator) -> None:
         )
 
 
-def keep_float32_gradients(accelerator: Accelerator) -> None:
-    """Make FSDP2 with mixed precision round only the weights. Must be called before `Accelerator.prepare`.
+def set_up_sharding(accelerator: Accelerator) -> None:
+    """Change defaults of FSDP2 in Accelerate. Must be called before `Accelerator.prepare`.
 
-    Accelerate's default also rounds diffusion times and losses, and accumulates gradients in 16 bits.
+    With mixed precision, only weights are rounded: the default also rounds diffusion times and losses, and accumulates
+    gradients in 16 bits. Gradients are sharded after every forward pass of a step: the default sums them first, so
+    every process needs memory for the gradients of all weights.
     """
-    if accelerator.distributed_type == DistributedType.FSDP and accelerator.mixed_precision != "no":
+    is_fsdp = accelerator.distributed_type == DistributedType.FSDP
+    accelerator.gradient_state.plugin_kwargs["sync_each_batch"] = is_fsdp
+    if is_fsdp and accelerator.mixed_precision != "no":
         plugin = accelerator.state.fsdp_plugin
         plugin.mixed_precision_policy = MixedPrecisionPolicy(
             param_dtype=plugin.mixed_precision_policy.param_dtype, reduce_dtype=torch.float32, cast_forward_inputs=False
         )
-
-
-def shard_gradients(accelerator: Accelerator) -> None:
-    """Make FSDP2 shard the gradients after every forward pass of a step.
-
-    By default, Accelerate sums them first, so every process needs memory for the gradients of all weights.
-    """
-    accelerator.gradient_state.plugin_kwargs["sync_each_batch"] = accelerator.distributed_type == DistributedType.FSDP
 
 
 def gets_weights(accelerator: Accelerator) -> bool:

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
+from torch import nn
 from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 from transformers.utils import cached_file, extract_commit_hash
 
@@ -40,7 +41,13 @@ def load_merged(name_or_path: str | Path, **options: Any) -> Model:
         return load_model(name_or_path, **options)
     from peft import PeftModel  # needed only for adapters
 
-    model = PeftModel.from_pretrained(load_model(base, **options), name_or_path).merge_and_unload().eval()
+    tuned = PeftModel.from_pretrained(load_model(base, **options), name_or_path)
+    inner = tuned.get_base_model()
+    head = getattr(inner.lm_head, "base_layer", inner.lm_head)
+    is_adapted = head is not inner.lm_head or hasattr(inner.get_input_embeddings(), "base_layer")
+    if inner.config.tie_word_embeddings and is_adapted:  # a shared tensor would get the changes of both
+        head.weight, inner.config.tie_word_embeddings = nn.Parameter(head.weight.detach().clone()), False
+    model = tuned.merge_and_unload().eval()
     restore_generation_config(model, name_or_path)
     return model
 

@@ -14,7 +14,7 @@ import torch
 import transformers
 from datasets import Dataset
 from packaging import version
-from peft import PeftConfig, PeftModel
+from peft import LoraConfig, PeftConfig, PeftModel, get_peft_model
 from safetensors.torch import load_file
 from transformers import AddedToken, AutoModel, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerBase
 
@@ -542,6 +542,18 @@ def test_the_base_model_must_not_change(
     (tmp_path / "run" / "results.json").unlink()
     with pytest.raises(SystemExit, match="init_from"):
         train(config, tmp_path / "run", *options)
+
+
+@pytest.mark.parametrize("target", ["embed_tokens", "lm_head"])
+def test_an_adapter_of_one_of_two_tied_weights_is_merged_into_this_one(
+    target: str, tmp_path: Path, tokenizer: PreTrainedTokenizerBase
+) -> None:
+    base = load_model(save_model_folder(tmp_path / "base", tokenizer, tie_word_embeddings=True, lm_head_bias=False))
+    tuned = get_peft_model(base, LoraConfig(r=2, target_modules=[target], init_lora_weights=False))
+    tuned.save_pretrained(tmp_path / "adapter")
+    expected = logits(tuned)
+    load_merged(tmp_path / "adapter").save_pretrained(tmp_path / "merged")
+    torch.testing.assert_close(logits(load_model(tmp_path / "merged")), expected)
 
 
 @pytest.mark.skipif(

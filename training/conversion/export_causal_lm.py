@@ -38,7 +38,8 @@ def export_config(config: AOGPTConfig) -> PreTrainedConfig:
         raise ValueError("A learned start embedding cannot be exported. Train a model with `start_token_id` set.")
     if config.source_config is not None:
         source = {name: value for name, value in config.source_config.items() if name not in SOURCE_FACTS}
-        changes = {"max_position_embeddings": config.max_position_embeddings, "vocab_size": config.vocab_size}
+        names = ("max_position_embeddings", "vocab_size", "tie_word_embeddings")
+        changes = {name: getattr(config, name) for name in names}
         return AutoConfig.for_model(source.pop("model_type"), **source | changes)
     names = (*COMMON_SETTINGS, "max_position_embeddings", "head_dim", "attention_bias", "mlp_bias", "rope_parameters")
     settings = {name: getattr(config, name) for name in (*names, "eos_token_id", "pad_token_id")}

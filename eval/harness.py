@@ -19,21 +19,22 @@ import json
 import sys
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any, NoReturn
 
 import lm_eval.models  # noqa: F401  # otherwise, the harness would not register its own models
 import torch
 from lm_eval.__main__ import cli_evaluate
 from lm_eval.api.instance import Instance
-from lm_eval.api.model import LM
+from lm_eval.api.model import LM, CacheHook
 from lm_eval.api.registry import register_model
+from lm_eval.utils import hash_string
 from torch.nn.utils.rnn import pad_sequence
 
 from aogpt.texts import cut_around, decode_after, find_end, find_special_ids, lacks_space
 from common.commands import Options, one_line_errors, option, progress_bar
 from common.hardware import default_device
-from common.models import find_model
+from common.models import find_model, identity_of_weights
 from common.processes import gather, start_accelerator
 from common.results import default_length
 from eval.infilling import Filler, Gap
@@ -176,8 +177,17 @@ class AnyOrderLM(LM):
 
     @property
     def tokenizer_name(self) -> str:
-        """Name of the tokenizer in the harness's cache of requests."""
-        return self.tokenizer.name_or_path
+        """Name of the tokenizer in the harness's cache of requests, which are only those of the same command."""
+        return f"{self.tokenizer.name_or_path}-{hash_string(str(sys.argv))}"
+
+    def set_cache_hook(self, cache_hook: CacheHook) -> None:
+        """Raise a `ValueError` if the harness's cache of results has those of another model or other arguments."""
+        super().set_cache_hook(cache_hook)
+        if (cache := cache_hook.dbdict) is not None:
+            settings = {name: value for name, value in asdict(self.arguments).items() if name != "device"}
+            identity = {"weights": identity_of_weights(find_model(self.arguments.pretrained))} | settings
+            if cache.setdefault("identity", None if len(cache) else identity) != identity:
+                raise ValueError("The cache (`--use_cache`) is of another model or other arguments. Use a new path.")
 
     def apply_chat_template(self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True) -> str:
         """Return the text of a chat. If `add_generation_prompt` is False, its last message can be continued."""

@@ -435,3 +435,12 @@ def test_a_stopped_run_continues(folder: str, data: Path, tmp_path: Path, monkey
     run_tasks(folder, data, tmp_path / "two.json", str(tmp_path / "answers"))
     assert len(calls) == 3 + 3 + 1
     assert (tmp_path / "one.json").read_text() == (tmp_path / "two.json").read_text()
+    with pytest.raises(ValueError, match="use_cache"):
+        run_tasks(folder, data, tmp_path / "two.json", str(tmp_path / "answers"), context_order="random")
+
+
+def test_requests_are_cached_for_the_same_command_only(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    name = AnyOrderLM(folder).tokenizer_name
+    assert AnyOrderLM(folder).tokenizer_name == name
+    monkeypatch.setattr("sys.argv", ["harness.py", "--gen_kwargs", "temperature=1"])
+    assert AnyOrderLM(folder).tokenizer_name != name

@@ -25,7 +25,6 @@ import torch
 from accelerate.utils import gather_object
 from matplotlib.figure import Figure
 from torch.nn import functional as F
-from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedTokenizerBase
 
 from common.caching import versioned
@@ -38,7 +37,7 @@ from common.reports import BLUE, ORANGE, save_figure, style_axes
 from modeling_aogpt import tokenization
 from modeling_aogpt.data_collator import make_streams
 from modeling_aogpt.generation_config import AnyOrderGenerationConfig
-from modeling_aogpt.infill import encode_with_masks
+from modeling_aogpt.infill import encode_with_masks, pad_texts
 from modeling_aogpt.tokenization import load_tokenizer
 from training.arguments import TrainingArguments
 from training.batches import pass_samples, rows_of_samples
@@ -189,9 +188,7 @@ class PolicyTraining(Pretraining):
         """
         tokenizer, device = self.data.tokenizer, self.accelerator.device
         rows = [prompt for prompt in prompts for _ in range(group_size)]
-        ids = [torch.tensor(row["input_ids"]) for row in rows]
-        inputs = pad_sequence(ids, batch_first=True, padding_value=tokenizer.pad_token_id)
-        mask = pad_sequence([torch.ones_like(row) for row in ids], batch_first=True)
+        inputs, mask = pad_texts([torch.tensor(row["input_ids"]) for row in rows])
         options = {"generator": torch.Generator().manual_seed(seed), "generation_config": self.generation}
         with self.averaged_weights():  # the weights themselves, because `ema_decay` is 0
             output = self.model.generate(inputs.to(device), attention_mask=mask.to(device), **options)

@@ -22,7 +22,7 @@ from training.pretrain import main
 MASK = "<|mask|>"
 
 
-def letters(prompts: list[str], completions: list[str], wanted: list[str]) -> list[float]:
+def letters(prompts: list[str], completions: list[str], wanted: list[str], **_: object) -> list[float]:
     """Return the fraction of the four generated tokens that are wanted letters, which a column of the data has."""
     assert all(prompt[0] == text[0] for prompt, text in zip(prompts, completions, strict=True))
     return [sum(map(letters.count, text)) / 4 for text, letters in zip(completions, wanted, strict=True)]
@@ -194,3 +194,13 @@ def test_a_reward_that_is_no_number_is_refused(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr("tests.test_grpo.letters", lambda prompts, **_: [value, *[0.0] * (len(prompts) - 1)])
     with pytest.raises(ValueError, match=r"`reward` must .*number"):
         train(write_config(tmp_path), tmp_path / "run")
+
+
+def test_dates_that_are_inferred_from_texts_are_warned_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    warnings: list[tuple] = []
+    monkeypatch.setattr("training.grpo.logger.warning", lambda *values: warnings.append(values))
+    config, file = write_config(tmp_path), tmp_path / "prompts.jsonl"
+    rows = [json.loads(line) | {"day": "2024-01-01"} for line in file.read_text().splitlines()]
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    train(config, tmp_path / "run", "--max_steps=1")
+    assert [values[1] for values in warnings] == ["day"]

@@ -320,7 +320,7 @@ class AnyOrderGenerationMixin(GenerationMixin):
             eos_ban=eos_ban,
         )
         if config.strategy == "speculative":
-            return SpeculativeSampler(state, sampler, DRAFTS[config.draft](sampler), config.draft_length)
+            return SpeculativeSampler(state, sampler, DRAFTS[config.draft], config.draft_length)
         rule = make_unmasking_rule(config, self.config.num_valid_tokens, generator)
         return ParallelSampler(state, rule, sampler, config.certainty, config.window)
 

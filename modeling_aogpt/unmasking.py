@@ -15,7 +15,7 @@ Later drafts are discarded. The result is an exact sample of p(x | order) for ev
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import torch
@@ -414,66 +414,51 @@ class Drafts(NamedTuple):
     tokens: torch.LongTensor  # (batch, width): column j belongs to the j-th masked rank
     distributions: torch.Tensor  # (batch, width + 1, vocab_size): q of each draft; 0 after the last draft
     counts: torch.LongTensor  # (batch,): number of drafts of each sequence, on the CPU
+    num_certain: int  # number of first drafts of a sequence that cannot be rejected, because q equals p
 
 
-class ModelDrafts:
-    """Source of drafts that queries the model itself for several ranks in parallel. Drafts are independent."""
-
-    num_always_accepted = 1  # drafts per round that cannot be rejected: the first one, for which q equals p
-
-    def __init__(self, sampler: TokenSampler) -> None:
-        self.sampler = sampler
-
-    def draft(self, max_drafts: torch.LongTensor) -> Drafts:
-        """Draft `max_drafts[b]` tokens for each sequence b."""
-        state, width = self.sampler.state, int(max_drafts.max())
-        result = state.query(max_drafts)
-        distributions = state.arrange(self.sampler.distributions(result), result, width + 1)
-        indices = leading_indices(max_drafts, distributions.device)
-        tokens = torch.zeros(len(max_drafts), width, dtype=torch.long, device=distributions.device)
-        tokens[indices] = draw_tokens(distributions[indices], self.sampler.generator)
-        return Drafts(tokens, distributions, max_drafts)
+def draft_by_model(sampler: TokenSampler, max_drafts: torch.LongTensor) -> Drafts:
+    """Draft `max_drafts[b]` tokens for each sequence b, independently, with a parallel query of the model itself."""
+    state, width = sampler.state, int(max_drafts.max())
+    result = state.query(max_drafts)
+    distributions = state.arrange(sampler.distributions(result), result, width + 1)
+    indices = leading_indices(max_drafts, distributions.device)
+    tokens = torch.zeros(len(max_drafts), width, dtype=torch.long, device=distributions.device)
+    tokens[indices] = draw_tokens(distributions[indices], sampler.generator)
+    return Drafts(tokens, distributions, max_drafts, num_certain=1)
 
 
-class PromptLookupDrafts:
-    """Source of drafts that copies tokens from the unmasked text, without a forward pass.
+def draft_by_prompt_lookup(sampler: TokenSampler, max_drafts: torch.LongTensor) -> Drafts:
+    """Draft up to `max_drafts[b]` tokens for each sequence b. Copy them from the unmasked text, without a forward pass.
 
     The draft for a target position is the token of the unmasked position whose neighbours agree best with the target's.
     The agreement of two positions is the number of equal unmasked neighbours on the left, counted up to the first
     difference and at most `LOOKUP_REACH`, plus the number on the right, counted in the same way. If several positions
     agree best, the last one is taken. In left-to-right order, this is a lookup of the longest n-gram. Drafting stops at
-    the first target for which no neighbour agrees.
+    the first target for which no neighbour agrees. Each draft has probability 1 in its distribution.
     """
-
-    num_always_accepted = 0
-
-    def __init__(self, sampler: TokenSampler) -> None:
-        self.state = sampler.state
-
-    def draft(self, max_drafts: torch.LongTensor) -> Drafts:
-        """Draft up to `max_drafts[b]` tokens for each sequence b. Each draft has probability 1 in its distribution."""
-        state, device = self.state, self.state.ids.device
-        width, batch_size = int(max_drafts.max()), len(max_drafts)
-        context = to_device(state.num_context, device)
-        # Masked positions are -1, which never matches. Each draft is added to `text`, so later drafts can match it.
-        is_unmasked = state.ranks_between(torch.zeros_like(state.num_context), state.num_context)
-        text = index_by_position(state.ids.masked_fill(~is_unmasked, -1), state.orders)
-        tokens = torch.zeros(batch_size, width, dtype=torch.long, device=device)
-        is_active = torch.ones(batch_size, dtype=torch.bool, device=device)
-        counts = torch.zeros(batch_size, dtype=torch.long, device=device)
-        rows = torch.arange(batch_size, device=device)
-        for column in range(width):
-            targets = state.orders[rows, (context + column).clamp(max=text.shape[1] - 1)]
-            found, is_found = look_up(text, targets)
-            is_active &= is_found & (column < to_device(max_drafts, device))
-            tokens[:, column] = torch.where(is_active, found, 0)
-            text[rows, targets] = torch.where(is_active, found, text[rows, targets])
-            counts += is_active
-        is_draft = torch.arange(width, device=device) < counts[:, None]
-        shape = batch_size, width + 1, state.model.config.vocab_size
-        distributions = torch.zeros(shape, dtype=torch.float64, device=device)
-        distributions[:, :width].scatter_(2, tokens[..., None], is_draft[..., None].double())
-        return Drafts(tokens, distributions, counts.cpu())
+    state, device = sampler.state, sampler.state.ids.device
+    width, batch_size = int(max_drafts.max()), len(max_drafts)
+    context = to_device(state.num_context, device)
+    # Masked positions are -1, which never matches. Each draft is added to `text`, so later drafts can match it.
+    is_unmasked = state.ranks_between(torch.zeros_like(state.num_context), state.num_context)
+    text = index_by_position(state.ids.masked_fill(~is_unmasked, -1), state.orders)
+    tokens = torch.zeros(batch_size, width, dtype=torch.long, device=device)
+    is_active = torch.ones(batch_size, dtype=torch.bool, device=device)
+    counts = torch.zeros(batch_size, dtype=torch.long, device=device)
+    rows = torch.arange(batch_size, device=device)
+    for column in range(width):
+        targets = state.orders[rows, (context + column).clamp(max=text.shape[1] - 1)]
+        found, is_found = look_up(text, targets)
+        is_active &= is_found & (column < to_device(max_drafts, device))
+        tokens[:, column] = torch.where(is_active, found, 0)
+        text[rows, targets] = torch.where(is_active, found, text[rows, targets])
+        counts += is_active
+    is_draft = torch.arange(width, device=device) < counts[:, None]
+    shape = batch_size, width + 1, state.model.config.vocab_size
+    distributions = torch.zeros(shape, dtype=torch.float64, device=device)
+    distributions[:, :width].scatter_(2, tokens[..., None], is_draft[..., None].double())
+    return Drafts(tokens, distributions, counts.cpu(), num_certain=0)
 
 
 def look_up(text: torch.LongTensor, targets: torch.LongTensor) -> tuple[torch.LongTensor, torch.BoolTensor]:
@@ -499,27 +484,26 @@ def look_up(text: torch.LongTensor, targets: torch.LongTensor) -> tuple[torch.Lo
 
 
 # Sources of drafts. The keys are values of `draft` in `generate`.
-DRAFTS = {"model": ModelDrafts, "prompt_lookup": PromptLookupDrafts}
+DRAFTS = {"model": draft_by_model, "prompt_lookup": draft_by_prompt_lookup}
 
 
 class SpeculativeSampler:
     """Sampler for decoders that drafts at most `draft_length` tokens, and verifies these drafts.
 
-    A round takes one pass to verify drafts, and with `ModelDrafts` another pass to make them. It unmasks at least one
-    token of each unfinished sequence. With `ModelDrafts`, it unmasks at least two if two are left. There are thus never
-    more passes than tokens to fill in.
+    A round takes one pass to verify drafts, and with drafts of the model another pass to make them. It unmasks at
+    least one token of each unfinished sequence, and with drafts of the model, at least two if two are left. There are
+    thus never more passes than tokens to fill in.
     """
 
     def __init__(
         self,
         state: CachedDecodingState,
         sampler: TokenSampler,
-        drafter: ModelDrafts | PromptLookupDrafts,
+        draft: Callable[[TokenSampler, torch.LongTensor], Drafts],
         draft_length: int,
     ) -> None:
-        self.state, self.sampler, self.drafter, self.draft_length = state, sampler, drafter, draft_length
-        # Numbers of drafts and of accepted drafts over all rounds. If a drafter's first draft of each round is always
-        # accepted (see `num_always_accepted`), it is not counted.
+        self.state, self.sampler, self.draft, self.draft_length = state, sampler, draft, draft_length
+        # Numbers of drafts and of accepted drafts over all rounds, without those that cannot be rejected.
         self.num_drafts = self.num_accepted = 0
         self._step = 0
 
@@ -534,7 +518,7 @@ class SpeculativeSampler:
         state, generator, device = self.state, self.sampler.generator, self.state.ids.device
         # 1. Draft tokens. Column j stands for the j-th masked rank of a sequence. An additional last column is for the
         # token that is drawn if all drafts are accepted.
-        drafts = self.drafter.draft(state.num_masked.clamp(max=self.draft_length))
+        drafts = self.draft(self.sampler, state.num_masked.clamp(max=self.draft_length))
         tokens = torch.nn.functional.pad(drafts.tokens, (0, 1))
         is_draft = torch.arange(tokens.shape[1], device=device) < to_device(drafts.counts, device)[:, None]
         state.ids[state.next_ranks(drafts.counts)] = tokens[leading_indices(drafts.counts, device)]
@@ -556,13 +540,12 @@ class SpeculativeSampler:
         logprobs = verified[committed].gather(1, tokens[committed][:, None]).log().squeeze(1)
         state.commit(tokens[committed], state.next_ranks(num_unmasked), num_unmasked, logprobs, self._step)
         state.keep_verified()
-        num_always_accepted = self.drafter.num_always_accepted
-        self.num_drafts += int((drafts.counts - num_always_accepted).clamp(min=0).sum())
-        self.num_accepted += int((num_accepted - num_always_accepted).clamp(min=0).sum())
+        self.num_drafts += int((drafts.counts - drafts.num_certain).clamp(min=0).sum())
+        self.num_accepted += int((num_accepted - drafts.num_certain).clamp(min=0).sum())
 
     def _verify(self, drafts: Drafts) -> torch.Tensor:
         """Return p (batch, width + 1, vocab_size) at the rank of every draft and at the rank after the last draft."""
-        skips_first = self.drafter.num_always_accepted > 0
+        skips_first = drafts.num_certain > 0
         if skips_first and int(drafts.counts.max()) == 1:
             return drafts.distributions
         result = self.state.verify(drafts.counts, include_first=not skips_first)

@@ -2,14 +2,19 @@
 """Prompts and rewards of Sudoku and Countdown, for training/grpo.py."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 
+from common.data_arguments import DataArguments
 from common.encoding import split_context
+from common.tokenizers import train_tokenizer
 from eval.studies.countdown import countdown
+from eval.studies.rewards import compare
 from eval.studies.sudoku import corpus, rewards
 from training.command_line import parse_keys
-from training.grpo import GRPOArguments
+from training.grpo import GRPOArguments, load_prompts
 
 MASK = "<|mask|>"
 STUDIES = Path(__file__).parents[2] / "eval" / "studies"
@@ -50,6 +55,26 @@ def test_rewards_of_countdown(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_expressions_of_countdown(expression: str, reward: float) -> None:
     prompt = "2 5 7=37:"
     assert countdown.solved([prompt + MASK], [prompt + expression]) == [reward]
+
+
+def test_countdown_is_measured_with_held_out_prompts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A model that fills in the right expression of every second problem solves half of them."""
+    monkeypatch.setattr(countdown, "NUM_PROBLEMS", 2000)
+    tokenizer = train_tokenizer(["text"], 257)
+    tokenizer.save_pretrained(tmp_path)
+    data = load_prompts(DataArguments(corpus=[f"{countdown.__name__}:prompts"], tokenizer=str(tmp_path)))
+    held_out = countdown.held_out_prompts(10)
+    assert held_out == data.validation["text"][:10]
+    texts = [split_context(dict(countdown.solutions())[prompt.split(":")[0]], "[]")[0] for prompt in held_out]
+    answers = [text if row % 2 else text[:-1] + "0" for row, text in enumerate(texts)]
+
+    class Model:
+        def generate(self, inputs: torch.LongTensor, **options: Any) -> torch.LongTensor:
+            assert inputs.eq(tokenizer.mask_token_id).sum(dim=1).tolist() == [text.count(MASK) for text in held_out]
+            ids = [tokenizer.encode(text) for text in answers]
+            return torch.tensor([row + [tokenizer.eos_token_id] * (inputs.shape[1] - len(row)) for row in ids])
+
+    assert compare.solve_countdown(Model(), tokenizer, "random", 10) == {"solved": 0.5}
 
 
 @pytest.mark.parametrize("study", ["sudoku", "countdown"])

@@ -8,8 +8,11 @@ at most `LENGTH` characters are used. A held-out problem has other numbers, or a
 import ast
 import operator
 from collections.abc import Iterator
+from itertools import islice
 from random import Random
 
+from common.data_arguments import DataArguments
+from common.splitting import is_held_out, sha256
 from modeling_aogpt.tokenization import MASK
 
 NUM_PROBLEMS = 50_000
@@ -53,6 +56,12 @@ def prompts() -> Iterator[tuple[str, str]]:
     for given, target, _ in problems():
         prompt = f"{given}={target}:"
         yield f"{given}={target}", prompt + str(MASK) * (LENGTH + 1 - len(prompt))
+
+
+def held_out_prompts(count: int) -> list[str]:
+    """Return the first `count` prompts that training with the default `validation_fraction` does not use."""
+    fraction = DataArguments().validation_fraction
+    return list(islice((prompt for key, prompt in prompts() if is_held_out(sha256(key), fraction)), count))
 
 
 def solved(prompts: list[str], completions: list[str]) -> list[float]:

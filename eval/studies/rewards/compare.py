@@ -1,5 +1,5 @@
 # Copyright 2026 The AO-GPT package authors. SPDX-License-Identifier: Apache-2.0
-"""Fraction of held-out puzzles that models solve before and after training with rewards, and the curves of training.
+"""Fraction of held-out problems that models solve before and after training with rewards, and the curves of training.
 
     python eval/studies/rewards/compare.py RUNS_DIR --output_dir DIR
 
@@ -18,22 +18,27 @@ from typing import Any
 
 import torch
 from matplotlib.figure import Figure
+from transformers import PreTrainedTokenizerBase
 
 from common.commands import Options, Parser, command_line, one_line_errors, option
 from common.files import make_folder, read_json, write_json
 from common.hardware import versions
 from common.reports import save_figure, style_axes
 from common.results import read_finished_run
+from eval.studies.countdown import countdown
 from eval.studies.runner.estimates import estimate
 from eval.studies.runner.recipes import encode_problems
 from eval.studies.runner.report import write_report
 from eval.studies.sudoku.corpus import held_out_texts
-from eval.studies.sudoku.puzzles import decode
-from modeling_aogpt.loading import load_model
+from eval.studies.sudoku.puzzles import DECODINGS, decode
+from modeling_aogpt.infill import encode_with_masks
+from modeling_aogpt.loading import Model, load_model
 from modeling_aogpt.tokenization import load_tokenizer
 from training.grpo import MEASURES
 
-DECODINGS = ("confidence", "threshold 0.9")
+# Decodings whose solved problems are counted.
+SUDOKU = ("confidence", "threshold 0.9")
+COUNTDOWN = ("random", "left to right", "confidence", "random, sampled", "left to right, sampled")
 ARGUMENTS = ("learning_rate", "max_steps", "num_updates", "batch_size", "num_candidates", "tau", "seed")
 WINDOW = 6  # steps whose mean is a point of a curve
 MEASURED = "puzzles.json"  # in the folder of a run
@@ -43,7 +48,7 @@ MEASURED = "puzzles.json"  # in the folder of a run
 class CompareArguments(Options):
     """Options of eval/studies/rewards/compare.py."""
 
-    num_puzzles: int = option(500, "Number of held-out minimal puzzles of 6 x 6 cells.", least=1)
+    num_puzzles: int = option(500, "Number of held-out minimal puzzles of 6 x 6 cells, or of Countdown.", least=1)
     output_dir: Path = option(Path("runs/rewards/results"), "Folder for rewards.json and the report.")
 
 
@@ -65,29 +70,55 @@ def measure(run: Path, num_puzzles: int) -> dict[str, Any]:
         measured["curves"] = {name: [step[name] for step in steps] for name in MEASURES}
     if folder.exists():
         model, tokenizer = load_model(folder, dtype=torch.float32), load_tokenizer(folder)
-        inputs, solutions = encode_problems(held_out_texts(6, "clues", num_puzzles), tokenizer, 37)
-        for name in DECODINGS:
-            measured[name], _, _ = decode(model, inputs, solutions, name, seed=0)
+        is_countdown = results["arguments"]["corpus"][0].startswith(countdown.__name__)
+        solve = solve_countdown if is_countdown else solve_sudoku
+        for name in COUNTDOWN if is_countdown else SUDOKU:
+            measured[name] = solve(model, tokenizer, name, num_puzzles)
             print(f"{run} {name}: {measured[name]['solved']:.4f}", flush=True)
     write_json(path, measured)
     return measured
 
 
+def solve_sudoku(model: Model, tokenizer: PreTrainedTokenizerBase, name: str, num_puzzles: int) -> dict[str, float]:
+    """Return the results of a decoding for held-out minimal puzzles."""
+    inputs, solutions = encode_problems(held_out_texts(6, "clues", num_puzzles), tokenizer, 37)
+    return decode(model, inputs, solutions, name, seed=0)[0]
+
+
+def solve_countdown(model: Model, tokenizer: PreTrainedTokenizerBase, name: str, num_problems: int) -> dict[str, float]:
+    """Return the fraction of held-out problems of Countdown that a decoding solves."""
+    prompts = countdown.held_out_prompts(num_problems)
+    inputs = torch.tensor([encode_with_masks(prompt, tokenizer) for prompt in prompts])
+    options = {"do_sample": False} | DECODINGS[name] | {"generator": torch.Generator().manual_seed(0)}
+    completions = tokenizer.batch_decode(model.generate(inputs, **options), skip_special_tokens=True)
+    return {"solved": fmean(countdown.solved(prompts, completions))}
+
+
 def make_table(arms: dict[str, dict[int, dict[str, Any]]]) -> dict[str, dict[str, Any]]:
-    """Return a row for each arm, with means over the seeds. Differences are those of the same seed."""
+    """Return a row for each arm, with means over the seeds. Differences are those of the same seed.
+
+    The differences are those of the first decoding.
+    """
     table = {}
-    arms = {arm: {seed: run for seed, run in runs.items() if DECODINGS[0] in run} for arm, runs in arms.items()}
+    arms = {arm: {seed: run for seed, run in runs.items() if decodings_of(run)} for arm, runs in arms.items()}
     for arm, runs in arms.items():
-        row: dict[str, Any] = {name: estimate([run[name]["solved"] for run in runs.values()]) for name in DECODINGS}
+        names = decodings_of(next(iter(runs.values())))
+        row: dict[str, Any] = {name: estimate([run[name]["solved"] for run in runs.values()]) for name in names}
         for other in ("start", "exact"):
             pairs = [(run, arms[other][seed]) for seed, run in runs.items() if seed in arms.get(other, {})]
             if arm not in ("start", other) and pairs:
-                gains = [run["confidence"]["solved"] - before["confidence"]["solved"] for run, before in pairs]
-                row[f"confidence, minus {other}"] = estimate(gains)
-        row["passes, threshold 0.9"] = fmean(run["threshold 0.9"]["passes_per_puzzle"] for run in runs.values())
+                gains = [run[names[0]]["solved"] - before[names[0]]["solved"] for run, before in pairs]
+                row[f"{names[0]}, minus {other}"] = estimate(gains)
+        if names == SUDOKU:
+            row["passes, threshold 0.9"] = fmean(run["threshold 0.9"]["passes_per_puzzle"] for run in runs.values())
         row["seconds"] = round(fmean(run["seconds"] for run in runs.values()))
         table[arm] = row
     return table
+
+
+def decodings_of(run: dict[str, Any]) -> tuple[str, ...]:
+    """Return the names of the decodings that were measured for a run."""
+    return next((names for names in (SUDOKU, COUNTDOWN) if set(names) <= run.keys()), ())
 
 
 def summarize_gradients(files: list[Path], command: str) -> dict[str, Any]:
@@ -132,9 +163,9 @@ def main(argv: list[str]) -> None:
             arms.setdefault(arm, {})[int(seed)] = measure(folder, options.num_puzzles)
     plot(arms, options.output_dir / "curves.png")
     results = {
-        "title": "Solved minimal 6 x 6 puzzles",
+        "title": "Solved held-out problems",
         "table": make_table(arms),
-        "plotted": list(DECODINGS),
+        "plotted": list(decodings_of(next(iter(arms["start"].values())))),
         "command": command_line(__file__, argv),
         "num_puzzles": options.num_puzzles,
         "runs": arms,

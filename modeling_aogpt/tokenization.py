@@ -129,6 +129,9 @@ def include_space_in_mask(tokenizer: PreTrainedTokenizerBase) -> PreTrainedToken
         for token in state["added_tokens"]
     ]
     if len(steps) > num_steps:  # a new step would also change the names of normalized tokens
+        names = [token["content"] for token in tokens if token["normalized"] and token["content"] != mask]
+        if names and any(step["type"] not in ("Prepend", "Replace") for step in steps):
+            logger.warning(f"The tokens {names} are found only where a text has exactly these characters.")
         tokens = [token | {"normalized": token["content"] == mask} for token in tokens]
     state |= {"normalizer": {"type": "Sequence", "normalizers": steps}, "added_tokens": tokens}
     backend = type(backend).from_str(json.dumps(state))

@@ -2,12 +2,12 @@
 from pathlib import Path
 
 import pytest
-from tokenizers import Tokenizer, models, pre_tokenizers
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM, MDMEncoderConfig
 from modeling_aogpt.tokenization import MASK, add_mask_token, load_matching_tokenizer, load_tokenizer
-from tests.tokenizers_of_all_kinds import byte_level, characters
+from tests.tokenizers_of_all_kinds import byte_level, characters, llama
 
 
 def word_tokenizer(**special: str) -> PreTrainedTokenizerFast:
@@ -66,6 +66,21 @@ def test_the_space_before_a_mask_is_part_of_it_if_words_include_a_space() -> Non
     assert tokenizer.decode(tokenizer("a  <|mask|> cat\n<|mask|>").input_ids) == "a <|mask|> cat\n<|mask|>"
     tokenizer = add_mask_token(characters())
     assert tokenizer.decode(tokenizer("a <|mask|>").input_ids) == "a <|mask|>"
+
+
+@pytest.mark.parametrize("is_lower", [False, True])
+def test_added_tokens_that_are_no_longer_normalized_are_warned_of(
+    is_lower: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A mask that includes a space needs a new step, which would also change the names of these tokens."""
+    warnings: list[str] = []
+    monkeypatch.setattr("modeling_aogpt.tokenization.logger.warning", warnings.append)
+    tokenizer = llama("always")
+    tokenizer.add_tokens("saw")
+    if is_lower:
+        tokenizer.backend_tokenizer.normalizer = normalizers.Lowercase()
+    add_mask_token(tokenizer)
+    assert ["'saw'" in warning for warning in warnings] == [True] * is_lower
 
 
 @pytest.mark.parametrize(

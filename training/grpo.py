@@ -207,10 +207,8 @@ class PolicyTraining(Pretraining):
         except Exception:  # of any kind, such as for None instead of a number
             values = torch.empty(0)
         if values.shape != (len(texts),) or not values.isfinite().all():
-            raise ValueError(
-                f"`reward` must return {len(texts)} finite numbers, but returned {rewards}. Return a number for each "
-                "completion, also for one that cannot be scored."
-            )
+            advice = "Return a number for each completion, also for one that cannot be scored."
+            raise ValueError(f"`reward` must return {len(texts)} finite numbers, but returned {rewards}. {advice}")
         trajectory = {name: output[name] for name in ("sequences", "orders", "unmasking_steps")}
         trajectory["attention_mask"] = F.pad(mask, new, value=1).to(device)
         trajectory["log_probs"] = output.token_logprobs.float()

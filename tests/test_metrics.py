@@ -29,6 +29,16 @@ def test_perplexity_of_texts(perplexity: evaluate.Metric, folder: str, tiny_mode
     assert found["pooled_perplexity"] == pytest.approx(math.exp(sum(nats) / 13), rel=1e-5)
 
 
+def test_a_first_token_that_is_the_start_token_is_scored(perplexity: evaluate.Metric, folder: str) -> None:
+    model = AOGPTForAnyOrderLM.from_pretrained(folder)
+    model.config.start_token_id = 0
+    model.save_pretrained(folder)
+    model = AOGPTForAnyOrderLM.from_pretrained(folder)  # without its learned start
+    expected = model.log_likelihood(torch.tensor([[0, 0, 1, 13]])).log_likelihood.item()
+    found = perplexity.compute(predictions=["ab"], model_id=folder, orders="left_to_right")
+    assert found["perplexities"] == pytest.approx([math.exp(-expected / 3)], rel=1e-5)
+
+
 def test_the_tokenizer_may_also_use_remote_code(
     perplexity: evaluate.Metric, folder: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -59,7 +59,9 @@ class AnyOrderPerplexity(evaluate.Metric):
         model.to("cuda" if torch.cuda.is_available() else "cpu")
         tokenizer = AutoTokenizer.from_pretrained(model_id, trust_remote_code=trust_remote_code)
         encoded = tokenizer(list(predictions), add_special_tokens=False, split_special_tokens=True)["input_ids"]
-        sequences = [torch.tensor([*ids, tokenizer.eos_token_id]) for ids in encoded]
+        encoded = [[*ids, tokenizer.eos_token_id] for ids in encoded]
+        begin = [model.config.start_token_id]  # scored only after another one
+        sequences = [torch.tensor(begin * (ids[:1] == begin) + ids) for ids in encoded]
         options = {"orders": "random", "generator": torch.Generator().manual_seed(seed)} | options
         nats: list[float] = []
         for start in range(0, len(sequences), batch_size):
@@ -68,9 +70,9 @@ class AnyOrderPerplexity(evaluate.Metric):
             mask = torch.nn.utils.rnn.pad_sequence([torch.ones_like(one) for one in batch], batch_first=True)
             output = model.log_likelihood(ids.to(model.device), attention_mask=mask.to(model.device), **options)
             nats += (-output.log_likelihood).tolist()
-        perplexities = [math.exp(total / len(ids)) for total, ids in zip(nats, sequences, strict=True)]
+        perplexities = [math.exp(total / len(ids)) for total, ids in zip(nats, encoded, strict=True)]
         return {
             "perplexities": perplexities,
             "mean_perplexity": math.fsum(perplexities) / len(perplexities),
-            "pooled_perplexity": math.exp(math.fsum(nats) / sum(map(len, sequences))),
+            "pooled_perplexity": math.exp(math.fsum(nats) / sum(map(len, encoded))),
         }

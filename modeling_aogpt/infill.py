@@ -159,7 +159,8 @@ class AnyOrderInfillingMixin:
             generator (`torch.Generator`, *optional*): Source of randomness, for reproducible results.
             tokenizer (`PreTrainedTokenizerBase`, *optional*): Tokenizer of the model. Needed for strings.
             attention_mask (`torch.Tensor`, *optional*): Mask that tokenizers return. It must be 1 everywhere.
-            kwargs: Other arguments of [`~AnyOrderGenerationMixin.generate`], which fills in the gaps.
+            kwargs: Other arguments of [`~AnyOrderGenerationMixin.generate`], which fills in the gaps. With
+                `do_sample=False`, `order` defaults to `"confidence"`.
 
         Returns:
             [`InfillingOutput`], or a list of them if `input_ids` is a list.
@@ -263,7 +264,11 @@ class AnyOrderInfillingMixin:
         arguments = {name: value for name, value in kwargs.items() if name not in others}
         order = {} if self.config.max_gap_length is None else {"order": "left_to_right"}
         settings = AnyOrderGenerationConfig.from_generation_config(config)
-        settings = settings.with_arguments(order | arguments | FIXED_ARGUMENTS)
+        given = order | arguments | FIXED_ARGUMENTS
+        has_order = settings.order is not None or given.get("order") is not None
+        settings = settings.with_arguments(given)
+        if not has_order and not settings.do_sample:  # in a random order, the likeliest tokens differ from call to call
+            settings.order = "confidence"
         self._check_architecture(settings)
         return settings
 

@@ -364,3 +364,9 @@ def test_candidates_are_filled_in_from_left_to_right_if_this_is_the_order(
     model.generation_config.order = "left_to_right"
     model.infill(torch.tensor([3, MASK, 5]), [1, 2])
     assert orders[1:] == ["left_to_right"]
+
+
+def test_the_likeliest_filling_is_the_same_in_every_call(model: AOGPTForAnyOrderLM) -> None:
+    ids = torch.tensor([3, MASK, 5])
+    expected = model.infill(ids, [6], do_sample=False, order="confidence").sequences
+    assert all(torch.equal(model.infill(ids, [6], do_sample=False).sequences, expected) for _ in range(8))

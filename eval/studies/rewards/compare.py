@@ -38,7 +38,7 @@ from training.grpo import MEASURES
 
 # Decodings whose solved problems are counted.
 SUDOKU = ("confidence", "threshold 0.9")
-COUNTDOWN = ("random", "left to right", "confidence", "random, sampled", "left to right, sampled")
+COUNTDOWN = ("random, sampled", "left to right, sampled", "random", "left to right", "confidence", "threshold 0.9")
 ARGUMENTS = ("learning_rate", "max_steps", "num_updates", "batch_size", "num_candidates", "tau", "seed")
 WINDOW = 6  # steps whose mean is a point of a curve
 MEASURED = "puzzles.json"  # in the folder of a run

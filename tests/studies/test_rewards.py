@@ -77,6 +77,23 @@ def test_countdown_is_measured_with_held_out_prompts(monkeypatch: pytest.MonkeyP
     assert compare.solve_countdown(Model(), tokenizer, "random", 10) == {"solved": 0.5}
 
 
+@pytest.mark.parametrize("names", [compare.SUDOKU, compare.COUNTDOWN])
+def test_table_of_arms(names: tuple[str, ...]) -> None:
+    """Each problem has its own decodings. Differences are those of the same seed, and of the first decoding."""
+    solved = {"start": {0: 0.5, 1: 0.25}, "exact": {0: 0.75}, "coupled": {0: 0.5, 1: 0.75}}
+    passes = {"passes_per_puzzle": 2.0} if names == compare.SUDOKU else {}
+    arms = {
+        arm: {
+            seed: {name: {"solved": value, **passes} for name in names} | {"seconds": 1} for seed, value in runs.items()
+        }
+        for arm, runs in solved.items()
+    }
+    table = compare.make_table(arms)
+    assert table["coupled"][f"{names[0]}, minus start"]["mean"] == 0.25
+    assert table["coupled"][f"{names[0]}, minus exact"]["mean"] == -0.25
+    assert ("passes, threshold 0.9" in table["start"]) == (names == compare.SUDOKU)
+
+
 @pytest.mark.parametrize("study", ["sudoku", "countdown"])
 def test_recipes(study: str) -> None:
     _, data, training, _ = parse_keys([str(STUDIES / study / "grpo.yaml")], GRPOArguments)

@@ -1,2 +1,2 @@
 # Copyright 2026 The AO-GPT package authors. SPDX-License-Identifier: Apache-2.0
-"""Countdown: arithmetic with given numbers."""
+"""Training with rewards by exact and approximate likelihoods."""

@@ -370,8 +370,10 @@ class AnyOrderLM(LM):
     def _generate(self, contexts: list[list[int]], count: int, settings: dict[str, Any]) -> list[list[int]]:
         """Return the ids of `count` tokens after each context."""
         ids, mask = pad_texts([torch.tensor(context, dtype=torch.long) for context in contexts], "left")
-        options = {"order": "left_to_right", "max_new_tokens": count, **settings}
-        return self.model.generate(ids, attention_mask=mask, **options)[:, -count:].tolist()
+        sequences = self.model.generate(
+            ids, attention_mask=mask, order="left_to_right", max_new_tokens=count, **settings
+        )
+        return sequences[:, -count:].tolist()
 
 
 def cut_at(text: str, until: Sequence[str]) -> str:

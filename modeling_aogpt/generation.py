@@ -430,12 +430,13 @@ class AnyOrderGenerationMixin(GenerationMixin):
         inputs = inputs.to(inputs.device if self.device.type == "meta" else self.device, torch.long)
         ids = nn.functional.pad(inputs, (0, num_new), value=mask)
         is_token = nn.functional.pad(is_token.to(ids.device), (0, num_new), value=True)
+        if length:  # otherwise, the next error says what to do
+            prepare_input_ids(self, ids, is_token, allow_mask=True)
         if not ((ids == mask) & is_token).any():
             raise ValueError(
                 f"There is nothing to generate: `inputs` contains no mask (id {mask}). Put masks where tokens should "
                 "be filled in, or set `max_new_tokens` or `max_length` to append masks."
             )
-        prepare_input_ids(self, ids, is_token, allow_mask=True)
         repeats = config.num_return_sequences
         return ids.repeat_interleave(repeats, dim=0), is_token.repeat_interleave(repeats, dim=0)
 

@@ -298,6 +298,7 @@ def test_the_head_may_have_another_dtype_or_kind() -> None:
         ({"inputs": torch.tensor([[1, 12]]), "max_new_tokens": 1}, "`input_ids` contains the id 12, but ids of"),
         ({"inputs": torch.zeros(2, 0).long()}, "nothing to generate: `inputs` contains no"),
         ({"inputs": torch.tensor([[1, 2]])}, "nothing to generate: `inputs` contains no"),
+        ({"inputs": torch.tensor([[1, 12]])}, "`input_ids` contains the id 12, but ids of"),
         (
             {"inputs": torch.tensor([[1, 11]]), "attention_mask": torch.tensor([[1, 0]])},
             "nothing to generate: `inputs` contains no",

@@ -118,7 +118,8 @@ def make_table(arms: dict[str, dict[int, dict[str, Any]]]) -> dict[str, dict[str
 
 def decodings_of(run: dict[str, Any]) -> tuple[str, ...]:
     """Return the names of the decodings that were measured for a run."""
-    return next((names for names in (COUNTDOWN, SUDOKU) if set(names) <= run.keys()), ())
+    kinds = (COUNTDOWN, SUDOKU)  # those of Countdown include those of Sudoku
+    return next((names for names in kinds if set(names) <= run.keys()), ())
 
 
 def summarize_gradients(files: list[Path], command: str) -> dict[str, Any]:

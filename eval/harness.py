@@ -308,6 +308,8 @@ class AnyOrderLM(LM):
         items, groups = [(self._read_context(request), request.args[1]) for request in requests], defaultdict(list)
         for index, (context, settings) in enumerate(items):
             groups[json.dumps([self.tokenizer.mask_token in context, settings], sort_keys=True)].append(index)
+        for first, *_ in groups.values():  # errors in stop strings, before any text is generated
+            find_special_ids(stop_strings(items[first][1]), self.tokenizer)
         batches = [batch for group in groups.values() for batch in split_batches(group, self.batch_size)]
         texts = self._share("_write", items, batches, desc="Generating", disable=disable_tqdm)
         return self._collect("generate_until", requests, texts)
@@ -322,8 +324,8 @@ class AnyOrderLM(LM):
         """Return a text for each context of a batch, which comes with the `generation_kwargs` of its task."""
         contexts, (given, *_) = zip(*items, strict=True)
         settings = {"until": (), "max_gen_toks": 256, "do_sample": None, "temperature": 0.0} | given
-        until, num_new = settings.pop("until"), settings.pop("max_gen_toks")
-        until = [until] if isinstance(until, str) else until
+        until, num_new = stop_strings(settings), settings.pop("max_gen_toks")
+        del settings["until"]
         if settings["do_sample"] is None:
             settings["do_sample"] = settings["temperature"] > 0
         if not settings["do_sample"]:
@@ -374,6 +376,12 @@ class AnyOrderLM(LM):
             ids, attention_mask=mask, order="left_to_right", max_new_tokens=count, **settings
         )
         return sequences[:, -count:].tolist()
+
+
+def stop_strings(settings: dict[str, Any]) -> Sequence[str]:
+    """Return the stop strings in the `generation_kwargs` of a task."""
+    until = settings.get("until", ())
+    return [until] if isinstance(until, str) else until
 
 
 def cut_at(text: str, until: Sequence[str]) -> str:

@@ -126,8 +126,14 @@ def test_special_tokens_in_until_end_a_text(folder: str, monkeypatch: pytest.Mon
     monkeypatch.setattr(lm, "_generate", lambda *_: [ids])
     monkeypatch.setattr(lm.filler, "with_unknown_length", lambda *_, **__: ids)
     assert generate(lm, ("ab", settings), ("ab<mask>f", settings)) == [" c d", " c d"]
+    monkeypatch.setattr(lm, "_write", None)  # the error comes before other texts are generated
     with pytest.raises(ValueError, match=r"stop string.*special"):
-        generate(lm, ("ab", settings | {"until": ["d<pad>"]}))
+        generate(lm, ("ab", settings), ("ab", settings | {"until": ["d<pad>"]}))
+
+
+def test_the_number_of_new_tokens_is_given_as_max_gen_toks_only(folder: str) -> None:
+    with pytest.raises(TypeError, match="max_new_tokens"):
+        generate(AnyOrderLM(folder), ("ab", {"max_gen_toks": 4, "max_new_tokens": 2}))
 
 
 def run_task(folder: str, tmp_path: Path, model: str, model_args: dict[str, Any], context: str) -> tuple[list, dict]:

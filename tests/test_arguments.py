@@ -280,6 +280,8 @@ def test_the_initial_model_may_be_a_finished_run_and_gives_the_length(tmp_path: 
     assert (training.init_from, data.tokenizer) == (str(run / "model"), str(run / "model"))
     assert data.sequence_length == 16
     assert parse_arguments([str(config), f"--init_from={run}", "--sequence_length=8"])[1].sequence_length == 8
+    with pytest.raises(ValueError, match=r"but is 32\. Decrease `sequence_length`"):
+        parse_arguments([str(config), f"--init_from={run}", "--sequence_length=32"])
 
 
 @pytest.mark.parametrize(

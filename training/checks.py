@@ -12,7 +12,7 @@ from modeling_aogpt.validation import check_number
 from training.architecture import Architecture, build_config
 from training.arguments import TrainingArguments, order_settings
 
-# The value of the first key must be below, or at most, that of the last key.
+# Pairs of keys: the value of the first must be "below" or "at most" that of the second.
 LIMITS = (
     ("sequence_length", "at most", "max_position_embeddings"),
     *((name, "below", "sequence_length") for name in ("block_length", "stride", "min_context")),
@@ -45,9 +45,9 @@ def check_arguments(model: Architecture, data: DataArguments, training: Training
     for name, relation, limit_name in LIMITS:
         value, limit = values[name], values[limit_name]
         if value is not None and (value > limit or (value == limit and relation == "below")):
-            raise ValueError(
-                f"`{name}` must be {relation} `{limit_name}` ({limit}), but is {value}. Change one of them."
-            )
+            is_fixed = limit_name == "max_position_embeddings" and training.init_from
+            advice = f"Decrease `{name}`." if is_fixed else "Change one of them."
+            raise ValueError(f"`{name}` must be {relation} `{limit_name}` ({limit}), but is {value}. {advice}")
     if training.max_gap_length is not None and data.context_marks is not None:
         raise ValueError("`max_gap_length` cannot be combined with `context_marks`. Remove one of them.")
     if data.context_marks is not None and model["architecture"] == "encoder":

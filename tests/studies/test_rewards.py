@@ -79,7 +79,7 @@ def test_countdown_is_measured_with_held_out_prompts(monkeypatch: pytest.MonkeyP
 
 @pytest.mark.parametrize("names", [compare.SUDOKU, compare.COUNTDOWN])
 def test_table_of_arms(names: tuple[str, ...]) -> None:
-    """Each problem has its own decodings. Differences are those of the same seed, and of the first decoding."""
+    """Each problem has its own decodings. Differences are those of a seed by the first decoding."""
     solved = {"start": {0: 0.5, 1: 0.25}, "exact": {0: 0.75}, "coupled": {0: 0.5, 1: 0.75}}
     passes = {"passes_per_puzzle": 2.0} if names == compare.SUDOKU else {}
     arms = {

@@ -95,10 +95,7 @@ def solve_countdown(model: Model, tokenizer: PreTrainedTokenizerBase, name: str,
 
 
 def make_table(arms: dict[str, dict[int, dict[str, Any]]]) -> dict[str, dict[str, Any]]:
-    """Return a row for each arm, with means over the seeds. Differences are those of the same seed.
-
-    The differences are those of the first decoding.
-    """
+    """Return a row for each arm, with means over the seeds. Differences are those of a seed by the first decoding."""
     table = {}
     arms = {arm: {seed: run for seed, run in runs.items() if decodings_of(run)} for arm, runs in arms.items()}
     for arm, runs in arms.items():

@@ -701,7 +701,7 @@ class AOGPTStack(AOGPTPreTrainedModel):
         super().__init__(config)
         is_decoder, injection = config.model_type == "aogpt", config.target_injection
         length, width = config.max_position_embeddings, config.hidden_size
-        num_positions = length + 1 if is_decoder else length  # that of the start row is added
+        num_positions = length + 1 if is_decoder else length  # the start row has a position, too
         target_widths = {"adaln": config.target_embedding_size, "input": width, "shared": width}
         has_start, has_positions = is_decoder and config.start_token_id is None, config.position_encoding == "learned"
         self.embed_tokens = nn.Embedding(config.vocab_size, width)

@@ -63,6 +63,7 @@ def test_countdown_is_measured_with_held_out_prompts(monkeypatch: pytest.MonkeyP
     tokenizer = train_tokenizer(["text"], 257)
     tokenizer.save_pretrained(tmp_path)
     data = load_prompts(DataArguments(corpus=[f"{countdown.__name__}:prompts"], tokenizer=str(tmp_path)))
+    countdown.held_out_prompts.cache_clear()
     held_out = countdown.held_out_prompts(10)
     assert held_out == data.validation["text"][:10]
     texts = [split_context(dict(countdown.solutions())[prompt.split(":")[0]], "[]")[0] for prompt in held_out]

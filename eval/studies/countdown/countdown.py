@@ -8,6 +8,7 @@ at most `LENGTH` characters are used. A held-out problem has other numbers, or a
 import ast
 import operator
 from collections.abc import Iterator
+from functools import cache
 from itertools import islice
 from random import Random
 
@@ -58,6 +59,7 @@ def prompts() -> Iterator[tuple[str, str]]:
         yield f"{given}={target}", prompt + str(MASK) * (LENGTH + 1 - len(prompt))
 
 
+@cache  # all runs and decodings solve the same problems
 def held_out_prompts(count: int) -> list[str]:
     """Return the first `count` prompts that training with the default `validation_fraction` does not use."""
     fraction = DataArguments().validation_fraction

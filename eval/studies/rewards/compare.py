@@ -29,8 +29,7 @@ from eval.studies.countdown import countdown
 from eval.studies.runner.estimates import estimate
 from eval.studies.runner.recipes import encode_problems
 from eval.studies.runner.report import write_report
-from eval.studies.sudoku.corpus import held_out_texts
-from eval.studies.sudoku.puzzles import DECODINGS, decode
+from eval.studies.sudoku.puzzles import DECODINGS, decode, make_puzzles
 from modeling_aogpt.infill import encode_with_masks
 from modeling_aogpt.loading import Model, load_model
 from modeling_aogpt.tokenization import load_tokenizer
@@ -81,7 +80,8 @@ def measure(run: Path, num_puzzles: int) -> dict[str, Any]:
 
 def solve_sudoku(model: Model, tokenizer: PreTrainedTokenizerBase, name: str, num_puzzles: int) -> dict[str, float]:
     """Return the results of a decoding for held-out minimal puzzles."""
-    inputs, solutions = encode_problems(held_out_texts(6, "clues", num_puzzles), tokenizer, 37)
+    texts = make_puzzles("eval.studies.sudoku.corpus:sudoku_6_clues", num_puzzles, None)
+    inputs, solutions = encode_problems(texts, tokenizer, 37)
     return decode(model, inputs, solutions, name, seed=0)[0]
 
 

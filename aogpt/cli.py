@@ -20,9 +20,6 @@ from modeling_aogpt.generation_config import FIELDS
 from modeling_aogpt.loading import Model, find_device, load_model
 from modeling_aogpt.tokenization import load_matching_tokenizer
 
-# Fields of the generation config that are not options, because they change the type of the output.
-OUTPUT_FIELDS = frozenset({"return_dict_in_generate", "output_history"})
-
 
 class Parser(argparse.ArgumentParser):
     """`ArgumentParser` that prints errors in one line and does not accept abbreviated options."""
@@ -59,7 +56,7 @@ def add_settings(parser: Parser, has_gaps: bool) -> None:
         parser.add_argument("--padded_length", type=int, help="for a model that was trained on padded documents")
     group = parser.add_argument_group("settings of generate", "AnyOrderGenerationConfig and docs/generation.md explain")
     for name in FIELDS:
-        if name not in OUTPUT_FIELDS:
+        if name not in ("return_dict_in_generate", "output_history"):  # they change the type of the output
             group.add_argument(f"--{name}", type=read_value, metavar="VALUE")
 
 

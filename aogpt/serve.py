@@ -106,12 +106,6 @@ class CompletionRequest(GenerationRequest):
     stream_options: dict[str, Any] | None = None
     user: str | None = None
 
-    @property
-    def prompts(self) -> list[str] | list[list[int]]:
-        """Return the prompts, each as text or as ids."""
-        prompt = self.prompt or ""
-        return [prompt] if isinstance(prompt, str) or isinstance(prompt[0], int) else prompt
-
 
 class InfillRequest(GenerationRequest):
     """Body of `/infill`. As in llama.cpp, unknown fields are ignored, and a negative seed means a random one."""
@@ -169,6 +163,14 @@ class Sample:
         new, self.unsent, self.num_sent = self.unsent + self.text[self.num_sent :], "", len(self.text)
         return new
 
+    def name_all(self, logprobs: dict[int, float]) -> dict[str, float]:
+        """Return log-probabilities by name of the token. If two tokens have the same name, the second gets its id."""
+        named: dict[str, float] = {}
+        for token, value in logprobs.items():
+            if value > -torch.inf:
+                named[f"token_id:{token}" if (name := self.name(token)) in named else name] = value
+        return named
+
     def describe_logprobs(self, row: list[int], logprobs: list[tuple[float, dict[int, float]]]) -> dict[str, list]:
         """Return OpenAI's object with the log-probabilities of the tokens of `text` and, with `echo`, of the prompt."""
         row = row[: len(logprobs) - len(self.given)]
@@ -184,10 +186,7 @@ class Sample:
         return {
             "tokens": [self.name(token) for token, _, _ in kept],
             "token_logprobs": [value for _, (value, _), _ in kept],
-            "top_logprobs": [
-                {self.name(token): value for token, value in (top | {chosen: logprob}).items() if value > -torch.inf}
-                for chosen, (logprob, top), _ in kept
-            ],
+            "top_logprobs": [self.name_all({chosen: logprob} | top) for chosen, (logprob, top), _ in kept],
             "text_offset": [start for _, _, start in kept],
         }
 
@@ -345,7 +344,8 @@ class Server:
         """Answer `/v1/completions`."""
         query = await CompletionRequest.read(request)
         await self.retrieve_model(query.model or self.name)
-        n, prompts = query.n or 1, query.prompts
+        n, prompt = query.n or 1, query.prompt or ""
+        prompts = [prompt] if isinstance(prompt, str) or isinstance(prompt[0], int) else prompt
         if n * len(prompts) > self.worker.max_batch:
             raise ApiError(400, f"`n` times the number of prompts must be at most {self.worker.max_batch}.", "n")
         if query.logprobs is not None and not hasattr(self.model, "infill"):

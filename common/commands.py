@@ -114,13 +114,10 @@ def one_line_errors(*kinds: type[Exception]) -> Iterator[None]:
         yield
     except reported as error:
         is_copy = os.environ.get("LOCAL_RANK", "0") != "0" and not torch.distributed.is_initialized()
-        sys.exit(1 if is_copy else f"error: {_describe(error)}")
-
-
-def _describe(error: Exception) -> str:
-    """Return the message of an error, without the traceback that errors of data-loader workers contain."""
-    message = str(error)
-    return message.rpartition(f"\n{type(error).__name__}: ")[2] if "\nOriginal Traceback" in message else message
+        message = str(error)
+        if "\nOriginal Traceback" in message:  # of a data-loader worker
+            message = message.rpartition(f"\n{type(error).__name__}: ")[2]
+        sys.exit(1 if is_copy else f"error: {message}")
 
 
 def progress_bar(*arguments: Any, **options: Any) -> tqdm:

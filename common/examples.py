@@ -41,7 +41,10 @@ def find_example_columns(features: Iterable[str], text_column: str) -> tuple[str
 
 
 def make_examples(dataset: Dataset, columns: tuple[str, ...]) -> Dataset:
-    """Return a dataset of examples in the column `EXAMPLE`."""
+    """Return a dataset of examples in the column `EXAMPLE`. Raise a `ValueError` if a column has dates."""
+    for column in columns:
+        if re.search(r"Value\('(time|date)", kind := str(dataset.features[column])):  # JSON has no types of its own
+            raise ValueError(f"`{column}` must hold text, but holds dates ({kind}). Save it as text, in Parquet.")
     return dataset.map(
         versioned(_to_json),
         batched=True,
@@ -205,9 +208,8 @@ _includes_space = lru_cache(maxsize=1)(words_include_space)  # reads the whole v
 def _check_messages(name: str, messages: Any) -> list[dict[str, str]]:
     """Return messages with only the keys that have values. Raise a `ValueError` if they are not messages."""
     is_list = isinstance(messages, list) and messages and all(isinstance(message, dict) for message in messages)
-    for key in ("role", "content"):
-        if not is_list or not all(isinstance(message.get(key), str) for message in messages):
-            raise ValueError(f"`{name}` must be {MESSAGES}, but is {messages!r:.200}.")
+    if not is_list or not all(isinstance(one.get(key), str) for one in messages for key in ("role", "content")):
+        raise ValueError(f"`{name}` must be {MESSAGES}, but is {messages!r:.200}.")
     if any(message.get("weight") == 0 for message in messages):
         raise ValueError(f"`{name}` has an answer with `weight` 0, but all answers are learned. Remove the example.")
     return [_drop_nulls(message) for message in messages]

@@ -41,7 +41,13 @@ def load_merged(name_or_path: str | Path, **options: Any) -> Model:
         return load_model(name_or_path, **options)
     from peft import PeftModel  # needed only for adapters
 
-    tuned = PeftModel.from_pretrained(load_model(base, **options), name_or_path)
+    try:
+        tuned = PeftModel.from_pretrained(load_model(base, **options), name_or_path)
+    except RuntimeError as error:
+        raise ValueError(
+            f"{name_or_path} does not fit its base model {base}. Use the base model, with the vocabulary, of the "
+            f"adapter's training. (Cause: {error})"
+        ) from error
     inner = tuned.get_base_model()
     head = getattr(inner.lm_head, "base_layer", inner.lm_head)
     is_adapted = head is not inner.lm_head or hasattr(inner.get_input_embeddings(), "base_layer")

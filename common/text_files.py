@@ -137,14 +137,12 @@ def _read_columns(files: Sequence[str], separator: str) -> list[str]:
                     f"Line {rows.line_num} of {file} has a wrong quote ({error}). Put quotes around the whole field, "
                     'and write each quote inside it twice, as in "a ""word""".'
                 ) from None
-    first_rows = [pandas.read_csv(file, sep=separator, nrows=1) for file in files]
-    for file, row in zip(files, first_rows, strict=True):
-        if not isinstance(row.index, pandas.RangeIndex):
+        if not isinstance(pandas.read_csv(file, sep=separator, nrows=1).index, pandas.RangeIndex):
             raise ValueError(
                 f"The first row of {file} has more fields than the header. Put quotes around texts that contain "
                 f"{separator!r}."
             )
-    return list(first_rows[0].columns)
+    return list(pandas.read_csv(files[0], sep=separator, nrows=0).columns)
 
 
 def _find_odd_row(files: list[str]) -> str:

@@ -357,12 +357,14 @@ class AnyOrderLM(LM):
         ends = {self.tokenizer.eos_token_id, *(eos if isinstance(eos, list) else [eos])}
         ends |= find_special_ids(until, self.tokenizer)
         texts, new = [""] * len(contexts), [[] for _ in contexts]
+        least = settings.get("min_new_tokens", self.model.generation_config.min_new_tokens) or 0
         while unfinished := [
             index
             for index, limit in enumerate(limits)
             if len(new[index]) < limit and ends.isdisjoint(new[index]) and cut_at(texts[index], until) == texts[index]
         ]:
             count = min(TOKENS_PER_CALL, *(limits[index] - len(new[index]) for index in unfinished))
+            settings["min_new_tokens"] = max(least - len(new[unfinished[0]]), 0)  # all have equally many
             rows = self._generate([given[index] + new[index] for index in unfinished], count, settings)
             for index, row in zip(unfinished, rows, strict=True):
                 new[index] += row

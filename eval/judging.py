@@ -100,10 +100,8 @@ class Judge:
 
 def _have_same_ids(one: PreTrainedTokenizerBase, other: PreTrainedTokenizerBase) -> bool:
     """Return whether two tokenizers have the same vocabulary, except for mask tokens, which samples do not contain."""
-    vocabularies = [part.get_vocab() for part in (one, other)]
-    for vocabulary, part in zip(vocabularies, (one, other), strict=True):
-        vocabulary.pop(part.mask_token, None)
-    return vocabularies[0] == vocabularies[1]
+    mine, others = (part.get_vocab().items() - {(part.mask_token, part.mask_token_id)} for part in (one, other))
+    return mine == others
 
 
 def make_samples(sequences: list[list[int]], tokenizer: PreTrainedTokenizerBase) -> list[Sample]:

@@ -6,8 +6,9 @@ from typing import Any
 
 from transformers import PreTrainedConfig
 from transformers.activations import ACT2FN
+from transformers.utils import logging
 
-from .validation import check_choice, check_flag, check_integer, check_mask_token, check_number, is_integer
+from .validation import check_choice, check_flag, check_integer, check_mask_token, check_number, is_integer, suggest
 
 AUTO_MAP = {
     "AutoConfig": "configuration_aogpt.AOGPTConfig",
@@ -187,6 +188,10 @@ class AOGPTConfig(PreTrainedConfig):
     pad_token_id: int | None = None
 
     def __post_init__(self, **kwargs: Any) -> None:
+        for name, value in kwargs.items():  # Transformers keeps them, too
+            if isinstance(value, int | float) and not hasattr(self, name) and name not in ("rope_theta", "use_cache"):
+                message = f"AOGPTConfig has no `{name}` ({value}). It has no effect.{suggest(name, vars(self))}"
+                logging.get_logger(__name__).warning(message)
         given = kwargs | {"rope_parameters": self.rope_parameters}
         for name in ("rope_parameters", "rope_theta", "rope_scaling"):
             if given.get(name) is not None and self.position_encoding == "learned":

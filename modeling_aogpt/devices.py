@@ -164,16 +164,6 @@ def is_dispatched(model: nn.Module) -> bool:
     return any("forward" in vars(module) for module in model.modules())
 
 
-def warn_if_slow(model: nn.Module) -> None:
-    """Warn once if `model` is in bfloat16 on a CPU that has no bfloat16 instructions."""
-    weight = next(model.parameters())
-    if weight.device.type == "cpu" and weight.dtype == torch.bfloat16 and not torch.cpu._is_avx512_bf16_supported():
-        logger.warning_once(
-            "The model is in bfloat16, but this CPU has no bfloat16 instructions. The model runs several times slower "
-            "than in float32. Load the model with dtype=torch.float32."
-        )
-
-
 def inference_method(method: Callable) -> Callable:
     """Decorate a method of a model so that it runs without gradients and in evaluation mode.
 
@@ -182,7 +172,12 @@ def inference_method(method: Callable) -> Callable:
 
     @functools.wraps(method)
     def wrapper(self: nn.Module, *arguments: object, **options: object) -> object:
-        warn_if_slow(self)
+        weight = next(self.parameters())
+        if weight.is_cpu and weight.dtype == torch.bfloat16 and not torch.cpu._is_avx512_bf16_supported():
+            logger.warning_once(
+                "The model is in bfloat16, but this CPU has no bfloat16 instructions. The model runs several times "
+                "slower than in float32. Load the model with dtype=torch.float32."
+            )
         with torch.no_grad(), evaluation_mode(self):
             return method(self, *arguments, **options)
 

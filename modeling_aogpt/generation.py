@@ -202,6 +202,11 @@ class AnyOrderGenerationMixin(GenerationMixin):
             is_continuation = not ((inputs == self.config.mask_token_id) & is_token).any()
         config = config.with_arguments(kwargs, is_continuation=is_continuation)
         self._check_architecture(config)
+        if config.orders.is_random and not config.do_sample and generator is None:
+            logger.warning_once(
+                "`do_sample=False` takes the likeliest tokens, but in random order, so texts can differ from call to "
+                "call. Set `order` (for instance to 'confidence'), or pass a `generator`."
+            )
         output = self._generate(inputs, attention_mask, config, generator, logits_processor, streamer)
         return output if config.return_dict_in_generate else output.sequences
 

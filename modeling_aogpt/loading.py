@@ -74,7 +74,8 @@ def load_pretrained(model_class: Any, name_or_path: str | Path, **options: Any) 
         if "ignore_mismatched_sizes" not in str(error):
             raise
         raise ValueError(
-            f"The weights in {name_or_path} do not match the shapes in its config.json. Copy the model again."
+            f"The weights in {name_or_path} do not match the shapes in its config.json or, for an adapter, in its base "
+            "model. Copy the model again, or use the base model, with the vocabulary, of the adapter's training."
         ) from error
     restore_generation_config(model, name_or_path)
     if not isinstance(model.config, AOGPTConfig):

@@ -1,6 +1,7 @@
 # Copyright 2026 The AO-GPT package authors. SPDX-License-Identifier: Apache-2.0
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -126,6 +127,15 @@ def test_heads_may_have_a_width_of_their_own() -> None:
     config = AOGPTConfig(hidden_size=30, num_attention_heads=4, head_dim=8)
     assert (config.head_dim, config.num_key_value_heads) == (8, 4)
     assert AOGPTConfig.from_dict(config.to_dict()).to_dict() == config.to_dict()
+
+
+@pytest.mark.parametrize(("name", "warns"), [("num_layers", True), ("use_cache", False), ("num_labels", False)])
+def test_settings_without_effect_give_a_warning(name: str, warns: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    messages = []
+    logger = SimpleNamespace(warning=messages.append)
+    monkeypatch.setattr("modeling_aogpt.configuration_aogpt.logging.get_logger", lambda _: logger)
+    AOGPTConfig(**{name: 2})
+    assert [name in message for message in messages] == [True] * warns
 
 
 def test_configurations_do_not_share_rope_parameters() -> None:

@@ -399,6 +399,7 @@ def test_evaluation_scores_only_the_answers(model_folder: Path, tmp_path: Path, 
         ([{"prefix": "a", "middle": "b", "suffix": "c"}] * 9, ("--orders=left_to_right",), "orders=gaps_last"),
         (ROWS, ("--max_gap_length=3", "--orders=gaps_last"), "max_gap_length"),
         (ROWS, ("--lora_alpha=3",), "lora_alpha"),
+        ([{"prompt": "a", "completion": "2024-01-01"}] * 9, (), "completion.*Parquet"),
         (ROWS, ("--quantization=int8",), "lora_rank"),
         (ROWS, ("--lora_rank=2", "--init_from=null"), "init_from"),
         (ROWS, ("--lora_rank=2", "--max_gap_length=3", "--orders=gaps_last"), "max_gap_length"),
@@ -452,6 +453,8 @@ def test_lora_trains_an_adapter(model_folder: Path, tmp_path: Path, datasets_cac
     assert losses[-1] < losses[0]
     export_checkpoint([str(tmp_path / "run"), str(tmp_path / "again")])
     torch.testing.assert_close(logits(load_model(tmp_path / "again")), expected)
+    with pytest.raises(SystemExit, match=r"init_from.*adapter"):  # it would be replaced by a new one
+        train(config, tmp_path / "more", *LORA, f"--init_from={adapter}")
 
 
 def test_an_adapter_learns_to_end_gaps(
@@ -554,6 +557,12 @@ def test_an_adapter_of_one_of_two_tied_weights_is_merged_into_this_one(
     expected = logits(tuned)
     load_merged(tmp_path / "adapter").save_pretrained(tmp_path / "merged")
     torch.testing.assert_close(logits(load_model(tmp_path / "merged")), expected)
+    other = load_model(tmp_path / "base")
+    other.resize_token_embeddings(pad_to_multiple_of=128)
+    other.save_pretrained(tmp_path / "base")
+    for load in (load_merged, load_model):
+        with pytest.raises(ValueError, match=r"base.* vocabulary"):
+            load(tmp_path / "adapter")
 
 
 @pytest.mark.skipif(

@@ -2,7 +2,9 @@
 """Training with rewards: gradients against enumeration, resumed runs, several processes, and a task that is learned."""
 
 import json
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -12,9 +14,13 @@ from common.models import save_model
 from common.tokenizers import train_tokenizer, vocabulary_arguments
 from model_cards.publish import main as publish
 from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM
+from modeling_aogpt.generation import AnyOrderGenerationOutput
+from modeling_aogpt.infill import encode_with_masks
+from modeling_aogpt.tokenization import add_mask_token
 from tests.killed_runs import Trainer, find_differences, find_wrong_losses, run_with_kills
 from tests.references import random_model, seeded
 from tests.test_trajectories import gradients, reference
+from tests.tokenizers_of_all_kinds import llama
 from tests.training_runs import reset_accelerator
 from training.grpo import GRPOArguments, PolicyObjective, PolicyTraining, compute_advantages
 from training.pretrain import main
@@ -204,3 +210,15 @@ def test_dates_that_are_inferred_from_texts_are_warned_of(tmp_path: Path, monkey
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
     train(config, tmp_path / "run", "--max_steps=1")
     assert [values[1] for values in warnings] == ["day"]
+
+
+def test_completions_keep_their_first_space() -> None:
+    """A reward may join a prompt and its completion, or run the completion as code. SentencePiece decodes no space."""
+    tokenizer = add_mask_token(llama())
+    given, ids = (encode_with_masks(text, tokenizer) for text in ("the", "the cat"))
+    steps = torch.tensor([[-1] * len(given) + list(range(len(ids) - len(given)))])
+    output = AnyOrderGenerationOutput(torch.tensor([ids]), steps, steps, steps)
+    part = SimpleNamespace(tokenizer=tokenizer, device="cpu", generate=lambda *_, **__: output)
+    parts = dict.fromkeys(("data", "accelerator", "model", "generation"), part)
+    run = SimpleNamespace(**parts, averaged_weights=nullcontext, reward=lambda prompts, completions: [0.0])
+    assert PolicyTraining.sample(run, [{"text": "the", "input_ids": given}], 1, 0)[1] == [" cat"]

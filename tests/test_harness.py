@@ -131,6 +131,17 @@ def test_special_tokens_in_until_end_a_text(folder: str, monkeypatch: pytest.Mon
         generate(lm, ("ab", settings), ("ab", settings | {"until": ["d<pad>"]}))
 
 
+def test_min_new_tokens_counts_the_tokens_of_all_calls(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    lm, settings = AnyOrderLM(folder), {"max_gen_toks": 6, "min_new_tokens": 2}
+    lm.model.generation_config.eos_token_id = END_OF_TEXT
+    with torch.no_grad():
+        lm.model.lm_head.bias[END_OF_TEXT] += 100
+    whole = generate(lm, ("a", settings))
+    monkeypatch.setattr("eval.harness.TOKENS_PER_CALL", 2)
+    assert generate(lm, ("a", settings)) == whole
+    assert len(whole[0]) == len(" b e")  # two letters with spaces
+
+
 def test_the_number_of_new_tokens_is_given_as_max_gen_toks_only(folder: str) -> None:
     with pytest.raises(TypeError, match="max_new_tokens"):
         generate(AnyOrderLM(folder), ("ab", {"max_gen_toks": 4, "max_new_tokens": 2}))

@@ -296,6 +296,12 @@ def test_tokens_have_different_names(model: AOGPTForAnyOrderLM, kind: str) -> No
     server.worker.close()
 
 
+def test_tokens_with_the_same_name_keep_their_log_probabilities() -> None:
+    """In SentencePiece, a letter and its byte are two tokens with the same text."""
+    sample = SimpleNamespace(name={1: "A", 2: "A", 3: "b"}.get)
+    assert Sample.name_all(sample, {2: -1.0, 1: -2.0, 3: -torch.inf}) == {"A": -1.0, "token_id:1": -2.0}
+
+
 # ---------------------------------------------------------------------------------------------------------- infilling
 
 GAPS = [("def I", "cat"), ("I saw", "\n\n  cat\n"), ("the\n\tcat", " sat"), ("", "cat"), ("un", "\t")]

@@ -2,7 +2,7 @@
 """Settings of a run. They are read from a YAML file, and `--key value` on the command line overrides them."""
 
 import json
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Container, Iterable
 from dataclasses import fields
 from pathlib import Path
 
@@ -12,6 +12,7 @@ from common.commands import Parser
 from common.data_arguments import DataArguments
 from common.files import read_yaml
 from common.models import find_model
+from modeling_aogpt.loading import find_base
 from modeling_aogpt.validation import suggest
 from training import architecture
 from training.architecture import Architecture, add_architecture_keys, read_architecture
@@ -39,6 +40,8 @@ def parse_arguments(
         model = architecture.DEFAULTS | model
     else:
         training.init_from = find_model(training.init_from)
+        if find_base(training.init_from) is not None:
+            raise ValueError(f"`init_from` ({training.init_from}) is a LoRA adapter. Merge it (docs/finetuning.md).")
         model = read_architecture(training.init_from, model)
         data.tokenizer = data.tokenizer or training.init_from
         if "sequence_length" not in given:
@@ -68,7 +71,10 @@ def parse_keys(
     known = dict.fromkeys(architecture.DEFAULTS, False) | lists
     settings = _read_settings(Path(argv[0]), known) | _read_options(argv[1:], known)
     settings = {key: value for key, value in settings.items() if value is not None}
-    data, training, namespace = parser.parse([argv[0], *_to_options(settings)])
+    options = []  # of which the parser checks the types and choices
+    for key, value in settings.items():
+        options += (f"--{key}", *value) if isinstance(value, list) else (f"--{key}={value}",)
+    data, training, namespace = parser.parse([argv[0], *options])
     del namespace.config
     return vars(namespace), data, training, set(settings)
 
@@ -124,12 +130,6 @@ def _read_file(path: Path, known: dict[str, bool]) -> Settings:
         if not isinstance(value, str) and not (isinstance(value, list) and known.get(key)):
             raise ValueError(f"`{key}` must have a single value, but is {value!r} in {path}. Give one value.")
     return settings
-
-
-def _to_options(settings: Settings) -> Iterator[str]:
-    """Yield settings as command-line options, so that the parser checks their types and choices."""
-    for key, value in settings.items():
-        yield from (f"--{key}", *value) if isinstance(value, list) else (f"--{key}={value}",)
 
 
 def _describe_unknown_key(given: str, known: Iterable[str], place: str) -> str:

@@ -19,7 +19,7 @@ from transformers import AutoModel
 from common.commands import Options, Parser, one_line_errors, option
 from common.data_arguments import DataArguments
 from common.files import free_space, read_yaml
-from common.hardware import GPU, GPUS
+from common.hardware import GPUS
 from common.reports import markdown_table
 from common.tokenizers import vocabulary_arguments
 from modeling_aogpt import AOGPTConfig
@@ -80,7 +80,10 @@ def estimate_run(
     """Return the estimated quantities by name, and a sentence for each resource that is too small: memory, disk."""
     launch = read_launch(options)
     num_processes, is_cpu = launch["num_processes"], launch["use_cpu"]
-    name, gpu = find_gpu(options.gpu)
+    name = options.gpu or (torch.cuda.get_device_name() if torch.cuda.is_available() else DEFAULT_GPU)
+    if name not in GPUS:
+        raise ValueError(f"`gpu` must be one of {', '.join(GPUS)}, but is {name!r}.")
+    gpu = GPUS[name]
     available = psutil.virtual_memory().total / 1e9 if is_cpu else gpu.memory
     available = available if options.gpu_memory is None else options.gpu_memory
     with torch.device("meta"):
@@ -120,14 +123,6 @@ def estimate_run(
         "Disk: free some space, or decrease `save_total_limit`.": not is_free,
     }
     return values, [advice for advice, is_true in too_small.items() if is_true]
-
-
-def find_gpu(name: str | None) -> tuple[str, GPU]:
-    """Return the name and the properties of a GPU. Defaults to the GPU of this machine, or else to `DEFAULT_GPU`."""
-    name = name or (torch.cuda.get_device_name() if torch.cuda.is_available() else DEFAULT_GPU)
-    if name not in GPUS:
-        raise ValueError(f"`gpu` must be one of {', '.join(GPUS)}, but is {name!r}.")
-    return name, GPUS[name]
 
 
 def disk_space(num_trained: int, training: TrainingArguments) -> tuple[str, bool]:

@@ -27,6 +27,7 @@ from matplotlib.figure import Figure
 from torch.nn import functional as F
 from transformers import PreTrainedTokenizerBase
 
+from aogpt.texts import decode_after
 from common.caching import versioned
 from common.commands import option
 from common.corpora import import_function, load_corpus
@@ -198,8 +199,9 @@ class PolicyTraining(Pretraining):
         new = (0, output.sequences.shape[1] - inputs.shape[1])
         is_shown = F.pad(mask * (inputs == tokenizer.mask_token_id).any(dim=1, keepdim=True), new).bool()
         is_shown |= output.unmasking_steps.cpu() >= 0
-        shown = [row[kept] for row, kept in zip(output.sequences.cpu(), is_shown, strict=True)]
-        texts = tokenizer.batch_decode(shown, skip_special_tokens=True)
+        shown = [row[kept].tolist() for row, kept in zip(output.sequences.cpu(), is_shown, strict=True)]
+        before = [[] if tokenizer.mask_token_id in row["input_ids"] else row["input_ids"] for row in rows]
+        texts = [decode_after(*ids, tokenizer) for ids in zip(before, shown, strict=True)]
         columns = {name: [row[name] for row in rows] for name in rows[0] if name not in ("text", "input_ids")}
         rewards = self.reward(prompts=[row["text"] for row in rows], completions=texts, **columns)
         try:

@@ -132,20 +132,15 @@ def set_up(argv: list[str], lock: ExitStack, kind: "type[Pretraining]") -> "Pret
     check_same_everywhere(corpus=data.facts)
     check_examples(data, architecture, training)
     if accelerator.is_main_process and data.has_examples:
-        show_examples(data)
+        for number, row in enumerate(islice(data.train, 3), 1):  # answers are in another colour or in brackets
+            text = format_example(row["input_ids"], row["labels"], data.tokenizer, sys.stderr.isatty())
+            print(f"Example {number} of {len(data.train)}:\n{text}\n", file=sys.stderr)
     run = kind(architecture, training, data, settings, accelerator, checkpoint)
     if accelerator.is_main_process:
         with atomic_folder(training.output_dir / "tokenizer") as folder:
             data.tokenizer.save_pretrained(folder)
     start_tracker(accelerator, training.tracker, training.output_dir, settings, run.progress.step)
     return run
-
-
-def show_examples(data: Data) -> None:
-    """Print the first three examples, with their answers in another colour or in brackets."""
-    for number, row in enumerate(islice(data.train, 3), 1):
-        text = format_example(row["input_ids"], row["labels"], data.tokenizer, sys.stderr.isatty())
-        print(f"Example {number} of {len(data.train)}:\n{text}\n", file=sys.stderr)
 
 
 class Pretraining:

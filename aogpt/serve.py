@@ -26,7 +26,7 @@ from modeling_aogpt.generation_config import FIELDS
 from modeling_aogpt.loading import Model
 from modeling_aogpt.validation import check_integer, is_integer, suggest
 
-from .texts import cut_around, decode_after, find_end, find_special_ids, find_starts, lacks_space
+from .texts import cut_around, decode_after, find_end, find_special_ids, find_starts, lacks_space, num_final
 from .worker import Job, Worker, find_gap
 
 logger = logging.getLogger("uvicorn.error")
@@ -177,7 +177,8 @@ class Sample:
         if -torch.inf in (value for value, _ in logprobs):  # JSON has no infinity, and clients skip null
             raise ApiError(400, "A token has probability 0, so `logprobs` is infinite. Remove `logprobs`.", "logprobs")
         starts = find_starts(self.given, len(self.prompt), self.tokenizer)
-        starts += [len(self.prompt) + len(self.read(row[:number])) for number in range(len(row))]
+        texts = [self.read(row[:number]) for number in range(len(row) + 1)]
+        starts += [len(self.prompt) + num_final(text, texts[-1]) for text in texts[:-1]]
         kept = [
             entry
             for entry in zip(self.given + row, logprobs, starts, strict=True)

@@ -56,11 +56,18 @@ def find_end(row: list[int], ends: Set[int]) -> int:
     return next((number for number, token in enumerate(row) if token in ends), len(row))
 
 
+def num_final(text: str, whole: str) -> int:
+    """Return the number of characters of `text`, the beginning of `whole`, without parts of a later character."""
+    return next((n for n, pair in enumerate(zip(text, whole, strict=False)) if len({*pair}) > 1), len(text))
+
+
 def find_starts(ids: list[int], length: int, tokenizer: PreTrainedTokenizerBase) -> list[int]:
     """Return the index of the first character of each of `ids`, the last tokens of a text of `length` characters."""
-    starts = [0]
+    starts, end = [], 0
     for number in range(len(ids)):
         known = ids[max(0, number - NUM_TOKENS_BEFORE) : number]
-        texts = tokenizer.batch_decode([known, [*known, ids[number]]], clean_up_tokenization_spaces=False)
-        starts.append(starts[-1] + len(texts[1]) - len(texts[0]))
-    return [length - starts[-1] + start for start in starts[:-1]]
+        parts = known, known + ids[number : number + 1], known + ids[number : number + 4]
+        before, after, whole = tokenizer.batch_decode(parts, clean_up_tokenization_spaces=False)
+        starts.append(end - len(before) + num_final(before, whole))
+        end += len(after) - len(before)
+    return [length - end + start for start in starts]

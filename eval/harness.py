@@ -49,7 +49,6 @@ from modeling_aogpt.tokenization import load_tokenizer
 from modeling_aogpt.validation import check_choice, check_integer, suggest
 
 TOKENS_PER_CALL = 32  # generated at once; afterwards, texts that contain a stop string are complete
-OTHER_ARGUMENTS = ("max_batch_size", "trust_remote_code")  # the harness passes these to every model
 
 
 @dataclass
@@ -98,7 +97,7 @@ class HarnessArguments(Options):
         """Return the arguments in `given`, without the arguments that the harness passes to every model."""
         known = [item.name for item in fields(cls)]
         for name in given:
-            if name not in (*known, *OTHER_ARGUMENTS):
+            if name not in (*known, "max_batch_size", "trust_remote_code"):  # passed to every model
                 hint = suggest(name, known) or f" Known names are {', '.join(known)}."
                 raise ValueError(f"`model_args` contains the unknown name `{name}`. Remove or correct it.{hint}")
         return cls(**{name: value for name, value in given.items() if name in known})

@@ -108,7 +108,10 @@ def render_card(
         raise ValueError(f"The keys {', '.join(empty)} of the card have no values. Add values to the YAML file.")
     if not LICENCE.fullmatch(str(facts["license"])):
         raise ValueError(f"`license` must be an identifier of the Hub, such as mit, but is {facts['license']!r}.")
-    gap = _mask_a_word(facts["text"])
+    words = facts["text"].split()
+    middle = (len(words) - 1) // 2
+    # The mask replaces a word in the middle, or is before the only word.
+    gap = " ".join((*words[:middle], "{mask}", *words[middle + 1 :])) if len(words) > 1 else "{mask}" + facts["text"]
     title = facts.get("title", repo_id.rpartition("/")[2])
     length = length or config.max_position_embeddings
     metadata = ModelCardData(
@@ -163,13 +166,6 @@ def _fill_in_source(facts: dict[str, Any], config: AOGPTConfig) -> dict[str, Any
         link, base_model = f"a local `{architecture}`", {}
     values = {"source": link, "source_license": licence if LICENCE.fullmatch(licence) else "unknown"}
     return base_model | {key: _fill_in(fact, values) for key, fact in facts.items()}
-
-
-def _mask_a_word(text: str) -> str:
-    """Return a text with `{mask}` instead of a word in its middle, or before its only word."""
-    words = text.split()
-    middle = (len(words) - 1) // 2
-    return " ".join((*words[:middle], "{mask}", *words[middle + 1 :])) if len(words) > 1 else "{mask}" + text
 
 
 def _quote(text: str) -> str:

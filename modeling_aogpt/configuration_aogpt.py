@@ -189,7 +189,8 @@ class AOGPTConfig(PreTrainedConfig):
 
     def __post_init__(self, **kwargs: Any) -> None:
         for name, value in kwargs.items():  # Transformers keeps them, too
-            if isinstance(value, int | float) and not hasattr(self, name) and name not in ("rope_theta", "use_cache"):
+            is_known = hasattr(type(self), name) or name in ("rope_theta", "use_cache")
+            if isinstance(value, int | float) and not is_known:
                 message = f"AOGPTConfig has no `{name}` ({value}). It has no effect.{suggest(name, vars(self))}"
                 logging.get_logger(__name__).warning(message)
         given = kwargs | {"rope_parameters": self.rope_parameters}

@@ -129,7 +129,9 @@ def test_heads_may_have_a_width_of_their_own() -> None:
     assert AOGPTConfig.from_dict(config.to_dict()).to_dict() == config.to_dict()
 
 
-@pytest.mark.parametrize(("name", "warns"), [("num_layers", True), ("use_cache", False), ("num_labels", False)])
+@pytest.mark.parametrize(
+    ("name", "warns"), [("num_layers", True), ("use_cache", False), ("num_labels", False), ("output_attentions", False)]
+)
 def test_settings_without_effect_give_a_warning(name: str, warns: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     messages = []
     logger = SimpleNamespace(warning=messages.append)

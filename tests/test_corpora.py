@@ -194,6 +194,13 @@ def test_values_of_tables_are_text(name: str, content: str, tmp_path: Path) -> N
     assert not is_hub_name(name)
 
 
+def test_a_column_of_text_beside_examples_gives_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "a.jsonl").write_text('{"text": "a", "prompt": "b", "completion": "c"}')
+    assert load_files([str(tmp_path / "a.jsonl")])["text"][:] == ["a"]
+    assert "prompt, completion" in caplog.text
+    assert load_files([str(tmp_path / "a.jsonl")], text_column="none").column_names == ["example"]
+
+
 def test_rows_without_a_text_are_counted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     rows = [{"text": word} if number % 4 else {"body": word} for number, word in enumerate(WORDS)]
     (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, rows)))

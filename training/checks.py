@@ -59,7 +59,13 @@ def check_arguments(model: Architecture, data: DataArguments, training: Training
         raise ValueError("`distillation_weight` needs an initial decoder. Set `init_from`, or remove the weight.")
     if training.keep_best == "left_to_right" and model["architecture"] == "encoder":
         raise ValueError("`keep_best=left_to_right` needs a decoder. Set `keep_best=any_order`.")
-    _check_folders(data, training.output_dir)
+    if training.output_dir == Path():
+        raise ValueError("`output_dir` is empty, or the working folder. Set it to a folder for this run only.")
+    if data.tokenizer is not None and Path(data.tokenizer).resolve() == (training.output_dir / "tokenizer").resolve():
+        raise ValueError(
+            f"`tokenizer` ({data.tokenizer}) is the folder to which the run writes its tokenizer. Copy it to another "
+            "folder, or choose another `output_dir`."
+        )
     warmup, decay = training.warmup_steps, training.decay_steps
     if decay is not None and warmup + decay > training.max_steps:
         raise ValueError(
@@ -95,17 +101,6 @@ def check_examples(data: Data, model: Architecture, training: TrainingArguments)
             f"`orders` must be one of {', '.join(allowed)} for these examples, whose context comes before the answers, "
             f"but is {training.orders}. Set `orders=gaps_last` to predict answers from left to right, or "
             "`orders=context_first` to predict them in random orders."
-        )
-
-
-def _check_folders(data: DataArguments, folder: Path) -> None:
-    """Raise a `ValueError` if the folder of the run is the working folder, or has the tokenizer that the run reads."""
-    if folder == Path():
-        raise ValueError("`output_dir` is empty, or the working folder. Set it to a folder for this run only.")
-    if data.tokenizer is not None and Path(data.tokenizer).resolve() == (folder / "tokenizer").resolve():
-        raise ValueError(
-            f"`tokenizer` ({data.tokenizer}) is the folder to which the run writes its tokenizer. Copy it to another "
-            "folder, or choose another `output_dir`."
         )
 
 

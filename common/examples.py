@@ -23,6 +23,7 @@ from modeling_aogpt.infill import encode_parts, words_include_space
 EXAMPLE = "example"  # column with examples as JSON
 KINDS = (("messages",), ("prompt", "completion"), ("prefix", "suffix", "middle"))
 MESSAGES = 'a list of messages such as {"role": "user", "content": "Hello"}'
+QUOTED_ARGUMENTS = re.compile(r'"arguments": ("[{](?:[^"\\]|\\.)*")')  # JSON in a string of JSON
 GENERATION = re.compile(r"\{%-?\s*generation\s*-?%\}")  # the mark of an answer in a chat template
 GREY, GREEN, RESET = "\033[90m", "\033[32m", "\033[0m"
 
@@ -125,6 +126,8 @@ def encode_example(example: str, tokenizer: PreTrainedTokenizerBase, start_token
         else:
             parts = _split_completion(values["prompt"], values["completion"], _read_tools(values), tokenizer)
             ids, is_answer = _encode(parts, tokenizer)
+        if any(quoted in tokenizer.decode(ids) for quoted in QUOTED_ARGUMENTS.findall(example)):
+            raise ValueError("The chat template quotes the `arguments` of a tool call, which are text. Use an object.")
         if not any(is_answer) or tokenizer.mask_token_id in ids:
             raise ValueError(f"It needs an answer, and must not contain the mask token ({tokenizer.mask_token}).")
     except Exception as error:  # chat templates raise errors of their own
@@ -174,8 +177,7 @@ def _encode_chat(
 
 def _read_tools(values: dict[str, Any]) -> list | None:
     """Return the tools of a chat, which may also be a string of JSON."""
-    tools = values.get("tools")
-    return _drop_nulls(json.loads(tools) if isinstance(tools, str) else tools) or None
+    return _drop_nulls(json.loads(tools) if isinstance(tools := values.get("tools"), str) else tools) or None
 
 
 def _split_completion(prompt: Any, completion: Any, tools: list | None, tokenizer: PreTrainedTokenizerBase) -> Parts:

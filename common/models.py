@@ -44,10 +44,8 @@ def load_merged(name_or_path: str | Path, **options: Any) -> Model:
     try:
         tuned = PeftModel.from_pretrained(load_model(base, **options), name_or_path)
     except RuntimeError as error:
-        raise ValueError(
-            f"{name_or_path} does not fit its base model {base}. Use the base model, with the vocabulary, of the "
-            f"adapter's training. (Cause: {error})"
-        ) from error
+        advice = "Use the base model, with the vocabulary, of the adapter's training."
+        raise ValueError(f"{name_or_path} does not fit its base model {base}. {advice} (Cause: {error})") from error
     inner = tuned.get_base_model()
     head = getattr(inner.lm_head, "base_layer", inner.lm_head)
     is_adapted = head is not inner.lm_head or hasattr(inner.get_input_embeddings(), "base_layer")

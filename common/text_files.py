@@ -179,8 +179,9 @@ def keep_text(dataset: Dataset, text_column: str) -> Dataset:
         return make_examples(dataset, columns)
     column = check_column(dataset.features, text_column)
     if unused := find_example_columns(dataset.features.keys() - {column}, text_column):
-        names = ", ".join(unused)
-        logger.warning("%r is read, not the examples (%s). To read these, set another `text_column`.", column, names)
+        logger.warning(
+            "%r is read, not examples (%s). For these, set another `text_column`.", column, ", ".join(unused)
+        )
     if missing := dataset.data.column(column).null_count:
         logger.warning("%d of %d rows have no %r, and are skipped.", missing, len(dataset), column)
     others = [name for name in dataset.column_names if name not in (column, "text")]

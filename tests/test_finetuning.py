@@ -160,6 +160,9 @@ def test_tools_are_shown_without_the_nulls_of_parquet() -> None:
         assert json.loads(tokenizer.decode(ids).partition("hello")[0]) == [{"name": "cat", "arguments": {"a": "b"}}]
     tokenizer.chat_template = {"default": MARKED, "tool_use": PLAIN}
     assert encode(tokenizer, messages=CHAT[:2], tools=tools)[0] == ids
+    tokenizer.chat_template = "{{ messages[0].arguments | tojson }}" + PLAIN
+    with pytest.raises(ExampleError, match=r"arguments.*object"):  # and not text in quotes
+        encode(tokenizer, messages=[CHAT[0] | {"arguments": '{"a": 1}'}, CHAT[1]])
 
 
 def test_without_marks_in_the_template_only_the_last_message_is_the_answer(tokenizer: PreTrainedTokenizerBase) -> None:

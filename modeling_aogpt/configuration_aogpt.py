@@ -191,8 +191,7 @@ class AOGPTConfig(PreTrainedConfig):
         for name, value in kwargs.items():  # Transformers keeps them, too
             is_known = hasattr(type(self), name) or name in ("rope_theta", "use_cache")
             if isinstance(value, int | float) and not is_known:
-                message = f"AOGPTConfig has no `{name}` ({value}). It has no effect.{suggest(name, vars(self))}"
-                logging.get_logger(__name__).warning(message)
+                logging.get_logger(__name__).warning(f"AOGPTConfig ignores `{name}`.{suggest(name, vars(self))}")
         given = kwargs | {"rope_parameters": self.rope_parameters}
         for name in ("rope_parameters", "rope_theta", "rope_scaling"):
             if given.get(name) is not None and self.position_encoding == "learned":

@@ -93,12 +93,8 @@ def load_prompts(arguments: DataArguments, start_token_id: int | None = None) ->
     if arguments.tokenizer is None:
         raise ValueError("Training with rewards needs an initial model. Set `init_from`.")
     corpus, tokenizer, rows = load_corpus(arguments), load_tokenizer(arguments.tokenizer), {}
-    facts = {
-        "corpus": arguments.name,
-        "tokenizer": arguments.tokenizer,
-        "packing": "prompts",
-        "sources": corpus.sources,
-    }
+    facts = {"corpus": arguments.name, "tokenizer": arguments.tokenizer, "packing": "prompts"}
+    facts["sources"] = corpus.sources
     for name, feature in corpus.train.rows.features.items():
         if "timestamp" in str(feature) or "Json" in str(feature):
             logger.warning("`reward` gets %r as %s, inferred from JSON. For texts, use CSV or Parquet.", name, feature)

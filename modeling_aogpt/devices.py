@@ -5,7 +5,7 @@ import functools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from threading import Condition
+from threading import Condition, Lock
 
 import torch
 from torch import nn
@@ -14,6 +14,9 @@ from transformers.utils import logging
 
 logger = logging.get_logger(__name__)
 
+# Models in evaluation mode, with the number of users and the modes to restore.
+_MODES: dict[nn.Module, tuple[int, dict[nn.Module, bool]]] = {}
+_LOCK = Lock()
 # On a GPU, PyTorch copies a mask in every layer unless its rows begin at multiples of this number of elements.
 MASK_ALIGNMENT = 8
 
@@ -186,11 +189,20 @@ def inference_method(method: Callable) -> Callable:
 
 @contextmanager
 def evaluation_mode(model: nn.Module) -> Iterator[None]:
-    """Switch a model to evaluation mode within a `with` statement, and then restore the mode of every submodule."""
-    modes = {module: module.training for module in model.modules()}
-    model.eval()
+    """Switch a model to evaluation mode within a `with` statement, and then restore the mode of every submodule.
+
+    If several threads use the model, the last one restores the modes.
+    """
+    with _LOCK:
+        count, modes = _MODES.get(model, (0, {module: module.training for module in model.modules()}))
+        _MODES[model] = count + 1, modes
+        model.eval()
     try:
         yield
     finally:
-        for module, was_training in modes.items():
-            module.training = was_training
+        with _LOCK:
+            count, _ = _MODES.pop(model)
+            if count > 1:
+                _MODES[model] = count - 1, modes
+            for module, was_training in modes.items() if count == 1 else ():
+                module.training = was_training

@@ -23,6 +23,16 @@ def test_modes_are_restored_after_an_error() -> None:
     assert training_flags(model) == modes
 
 
+def test_the_last_of_several_threads_restores_the_modes() -> None:
+    model = random_model().train()
+    other = evaluation_mode(model)
+    with evaluation_mode(model):
+        other.__enter__()
+    assert not any(training_flags(model))
+    other.__exit__(None, None, None)
+    assert all(training_flags(model))
+
+
 DECODER_METHODS = ("generate", "infill", "log_likelihood")
 ENCODER_METHODS = ("generate", "log_likelihood")
 METHODS = [(random_model, name) for name in DECODER_METHODS] + [(random_encoder, name) for name in ENCODER_METHODS]

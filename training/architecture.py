@@ -3,7 +3,6 @@
 
 import argparse
 import re
-from collections.abc import Callable
 from typing import Any, get_args
 
 import yaml
@@ -43,13 +42,9 @@ def add_architecture_keys(parser: argparse.ArgumentParser) -> None:
     )
     for name, kind in TYPES.items():
         options = {"nargs": "?", "const": True} if kind is bool else {}
-        group.add_argument(f"--{name}", type=_converter(kind), help=f"defaults to {DEFAULTS[name]}", **options)
-
-
-def _converter(kind: Any) -> Callable[[str], Any]:
-    """Return a function that converts the text of an option to `kind`, the type of an argument of `AOGPTConfig`."""
-    kind = (get_args(kind) or (kind,))[0] if type(None) in get_args(kind) else kind
-    return {bool: string_to_bool, dict[str, Any]: _parse_mapping}.get(kind, kind)
+        kind = (get_args(kind) or (kind,))[0] if type(None) in get_args(kind) else kind
+        convert = {bool: string_to_bool, dict[str, Any]: _parse_mapping}.get(kind, kind)
+        group.add_argument(f"--{name}", type=convert, help=f"defaults to {DEFAULTS[name]}", **options)
 
 
 def _parse_mapping(text: str) -> dict[str, Any]:

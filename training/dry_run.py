@@ -102,7 +102,10 @@ def estimate_run(
     hours = training.max_steps * seconds / 3600
     shape = (training.batch_size // passes // num_processes, data.sequence_length)
     memory = device_memory(model, shape, passes, training, launch)
-    disk, is_free = disk_space(num_trained, training)
+    checkpoint, final_model = num_trained * CHECKPOINT_BYTES, num_trained * 4
+    milestones = (first_decay_step(training) is not None) + (training.keep_best is not None)
+    kept = training.save_total_limit + 1 + milestones  # an old checkpoint is removed after the new one is written
+    sizes, free = f"{checkpoint / 1e9:,.1f} GB, model of {final_model / 1e9:,.1f} GB", free_space(training.output_dir)
     speed = {
         "speed": f"{3600 / seconds:,.0f} steps per hour at {options.mfu:.0%} MFU",
         "time": (f"{hours:,.1f} hours" if hours < 24 else f"{hours / 24:,.1f} days") + " without evaluations",
@@ -114,25 +117,15 @@ def estimate_run(
         "machine": f"{num_processes} x {'CPU' if is_cpu else name}, {passes} pass{'es' if passes > 1 else ''} per step",
         **({} if is_cpu else speed),
         f"memory per {'process' if is_cpu else 'GPU'}": f"{memory / 1e9:,.2f} of {available:.4g} GB",
-        "disk": disk,
+        "disk": f"{kept} checkpoints of {sizes}; {free / 1e9:,.0f} GB are free",
     }
     other = "set `quantization`" if training.lora_rank else "shard with `--launch training/accelerate/fsdp2.yaml`"
     too_small = {
         "Memory: decrease `per_device_batch_size`, set `activation_checkpointing` to selective or full, or "
         f"{other}.": memory > available * 1e9,
-        "Disk: free some space, or decrease `save_total_limit`.": not is_free,
+        "Disk: free some space, or decrease `save_total_limit`.": kept * checkpoint + final_model > free,
     }
     return values, [advice for advice, is_true in too_small.items() if is_true]
-
-
-def disk_space(num_trained: int, training: TrainingArguments) -> tuple[str, bool]:
-    """Describe the disk space of the checkpoints and of the final model. Also return whether this space is free."""
-    checkpoint, final_model = num_trained * CHECKPOINT_BYTES, num_trained * 4
-    milestones = (first_decay_step(training) is not None) + (training.keep_best is not None)
-    kept = training.save_total_limit + 1 + milestones  # an old checkpoint is removed after the new one is written
-    free = free_space(training.output_dir)
-    sizes = f"{kept} checkpoints of {checkpoint / 1e9:,.1f} GB, model of {final_model / 1e9:,.1f} GB"
-    return f"{sizes}; {free / 1e9:,.0f} GB are free", kept * checkpoint + final_model <= free
 
 
 def read_launch(options: Arguments) -> dict[str, Any]:

@@ -27,7 +27,7 @@ from accelerate import PartialState
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from common.commands import Options, Parser, one_line_errors, option, progress_bar
-from common.files import write_json, write_text
+from common.files import hash_file, write_json, write_text
 from common.hardware import hardware, versions
 from common.models import find_model, identity_of_weights
 from common.processes import check_same_everywhere, start_accelerator, together
@@ -191,7 +191,8 @@ def _make_cells(name: str, arguments: GenerativeArguments) -> Cells:
             "Decrease `length`."
         )
     names = ("top_p_rule", "schedule", "unmasking", "num_samples", "length", "batch_size", "seed", "dtype")
-    of_model = {"model": name, "weights": identity_of_weights(name)}
+    configs = [hash_file(file)[:12] for file in sorted(Path(name).glob("*config.json"))]
+    of_model = {"model": name, "weights": identity_of_weights(name), "configs": configs}
     shared = {key: getattr(arguments, key) for key in names} | {"length": length}
     cells = (
         of_model | {"steps": steps, "top_p": top_p, "temperature": temperature} | shared

@@ -128,8 +128,7 @@ class AnyOrderLM(LM):
         self.model = model.to(device).eval()
         self.tokenizer = load_tokenizer(self.arguments.tokenizer or pretrained)
         self.batch_size = self.arguments.batch_size
-        given = self.arguments.max_length
-        self.max_length = default_length(pretrained, config) if given is None else given
+        self.max_length = default_length(pretrained, config) if (given := self.arguments.max_length) is None else given
         check_integer("max_length", self.max_length, most=self.model.config.max_position_embeddings)
         self.filler = Filler.of_model(self.model, pretrained, self.arguments.max_gap)
         if not self.accelerator.is_main_process:
@@ -183,8 +182,9 @@ class AnyOrderLM(LM):
         """Raise a `ValueError` if the harness's cache of results has those of another model or other arguments."""
         super().set_cache_hook(cache_hook)
         if (cache := cache_hook.dbdict) is not None:
-            settings = {name: value for name, value in asdict(self.arguments).items() if name != "device"}
-            identity = {"weights": identity_of_weights(find_model(self.arguments.pretrained))} | settings
+            weights = identity_of_weights(find_model(self.arguments.pretrained))
+            configs = [config.to_diff_dict() for config in (self.model.config, self.model.generation_config)]
+            identity = asdict(self.arguments) | {"weights": weights, "configs": configs, "device": None}
             if cache.setdefault("identity", None if len(cache) else identity) != identity:
                 raise ValueError("The cache (`--use_cache`) is of another model or other arguments. Use a new path.")
 

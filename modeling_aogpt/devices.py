@@ -189,10 +189,7 @@ def inference_method(method: Callable) -> Callable:
 
 @contextmanager
 def evaluation_mode(model: nn.Module) -> Iterator[None]:
-    """Switch a model to evaluation mode within a `with` statement, and then restore the mode of every submodule.
-
-    If several threads use the model, the last one restores the modes.
-    """
+    """Switch a model to evaluation mode in a `with` statement. The last thread restores the mode of every submodule."""
     with _LOCK:
         count, modes = _MODES.get(model, (0, {module: module.training for module in model.modules()}))
         _MODES[model] = count + 1, modes

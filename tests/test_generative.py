@@ -284,8 +284,9 @@ def test_samples_of_other_weights_are_not_reused(
     tiny_model.save_pretrained(folder)  # the same weights
     assert generative([folder], arguments)[0] == first
     torch.nn.init.normal_(tiny_model.lm_head.weight)
+    tiny_model.generation_config.order = "left_to_right"
     tiny_model.save_pretrained(folder)
-    with pytest.raises(ValueError, match=r"generated with another value of weights\. Set another"):
+    with pytest.raises(ValueError, match=r"generated with another value of configs, weights\. Set another"):
         generative([folder], arguments)
 
 

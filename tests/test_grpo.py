@@ -219,6 +219,6 @@ def test_completions_keep_their_first_space() -> None:
     steps = torch.tensor([[-1] * len(given) + list(range(len(ids) - len(given)))])
     output = AnyOrderGenerationOutput(torch.tensor([ids]), steps, steps, steps)
     part = SimpleNamespace(tokenizer=tokenizer, device="cpu", generate=lambda *_, **__: output)
-    parts = dict.fromkeys(("data", "accelerator", "model", "generation"), part)
-    run = SimpleNamespace(**parts, averaged_weights=nullcontext, reward=lambda prompts, completions: [0.0])
+    run = SimpleNamespace(**dict.fromkeys(("data", "accelerator", "model", "generation"), part))
+    run.averaged_weights, run.reward = nullcontext, lambda prompts, completions: [0.0]
     assert PolicyTraining.sample(run, [{"text": "the", "input_ids": given}], 1, 0)[1] == [" cat"]

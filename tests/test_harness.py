@@ -451,8 +451,10 @@ def test_a_stopped_run_continues(folder: str, data: Path, tmp_path: Path, monkey
     run_tasks(folder, data, tmp_path / "two.json", str(tmp_path / "answers"))
     assert len(calls) == 3 + 3 + 1
     assert (tmp_path / "one.json").read_text() == (tmp_path / "two.json").read_text()
-    with pytest.raises(ValueError, match="use_cache"):
-        run_tasks(folder, data, tmp_path / "two.json", str(tmp_path / "answers"), context_order="random")
+    (Path(folder) / "generation_config.json").write_text('{"top_k": 1}')
+    for options in ({}, {"context_order": "random"}):
+        with pytest.raises(ValueError, match="use_cache"):
+            run_tasks(folder, data, tmp_path / "two.json", str(tmp_path / "answers"), **options)
 
 
 def test_requests_are_cached_for_the_same_command_only(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:

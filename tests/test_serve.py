@@ -163,7 +163,6 @@ def test_echo_scores_prompts(
             assert scores["token_logprobs"][: len(expected)] == pytest.approx(expected)
             assert {len(values) for values in scores.values()} == {len(expected) + num_new}
             assert scores["tokens"][: len(expected)] == [*map(start.servers[0].name_token, ids[first:].tolist())]
-            # A token that is a part of a character has the offset of the character.
             offsets = [len(tokenizer.decode(ids[:end]).rstrip("\ufffd")) for end in range(first, len(ids))]
             assert scores["text_offset"][: len(expected)] == offsets
             assert choice["text"].startswith(given)
@@ -298,7 +297,6 @@ def test_tokens_have_different_names(model: AOGPTForAnyOrderLM, kind: str) -> No
 
 
 def test_tokens_with_the_same_name_keep_their_log_probabilities() -> None:
-    """In SentencePiece, a letter and its byte are two tokens with the same text."""
     sample = SimpleNamespace(name={1: "A", 2: "A", 3: "b"}.get)
     assert Sample.name_all(sample, {2: -1.0, 1: -2.0, 3: -torch.inf}) == {"A": -1.0, "token_id:1": -2.0}
 

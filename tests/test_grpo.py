@@ -213,7 +213,6 @@ def test_dates_that_are_inferred_from_texts_are_warned_of(tmp_path: Path, monkey
 
 
 def test_completions_keep_their_first_space() -> None:
-    """A reward may join a prompt and its completion, or run the completion as code. SentencePiece decodes no space."""
     tokenizer = add_mask_token(llama())
     given, ids = (encode_with_masks(text, tokenizer) for text in ("the", "the cat"))
     steps = torch.tensor([[-1] * len(given) + list(range(len(ids) - len(given)))])

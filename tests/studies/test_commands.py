@@ -16,6 +16,7 @@ WRONG = [
     (f"{STUDIES}/infilling/fill_in_the_middle.py none.yaml", "none.yaml does not exist"),
     (f"{STUDIES}/infilling/tokenizer.py", None),
     (f"{STUDIES}/names/watch.py nowhere", "There is no model 'nowhere'"),
+    (f"{STUDIES}/own_orders/own_orders.py none.yaml", "none.yaml does not exist"),
     (f"{STUDIES}/reversal/reversal.py folder", "has no results.json, so the run is not finished"),
     (f"{STUDIES}/rewards/compare.py folder", "folder has no finished runs ARM-SEED"),
     (f"{STUDIES}/rewards/likelihoods.py none.yaml", "none.yaml does not exist"),

@@ -13,6 +13,7 @@ from eval.infilling import InfillingArguments
 from eval.studies.context_orders.context_orders import Arguments
 from eval.studies.infilling.compare import CompareArguments
 from eval.studies.names.watch import WatchArguments
+from eval.studies.own_orders.own_orders import OwnOrderArguments
 from eval.studies.reversal.reversal import ReversalArguments
 from eval.studies.rewards.compare import CompareArguments as RewardsArguments
 from eval.studies.rewards.likelihoods import LikelihoodArguments
@@ -34,6 +35,10 @@ PARSERS = {
     "eval/studies/rewards/compare.py": RewardsArguments,
     "eval/studies/runner/study.py": StudyArguments,
     "eval/studies/sudoku/puzzles.py": PuzzleArguments,
+}
+RUNS = {
+    "eval/studies/own_orders/own_orders.py": OwnOrderArguments,
+    "eval/studies/rewards/likelihoods.py": LikelihoodArguments,
 }
 
 
@@ -81,8 +86,8 @@ def test_commands_parse(monkeypatch: pytest.MonkeyPatch) -> None:
             assert f"\n{command[1]}:" in (ROOT / "Makefile").read_text()
         elif command[1] == "training/pretrain.py":
             parse_arguments(command[2:])
-        elif command[1] == "eval/studies/rewards/likelihoods.py":
-            parse_keys(command[2:], LikelihoodArguments)  # without the model of `init_from`
+        elif command[1] in RUNS:
+            parse_keys(command[2:], RUNS[command[1]])  # without the model of `init_from`
         else:
             parser = Parser(PARSERS[command[1]])
             parser.add_argument("positional", nargs="+")

@@ -36,7 +36,8 @@ def write_report(folder: Path) -> None:
     if not results:
         return
     _plot(results.values(), folder / "figure.png")
-    parts = [f"# Results of {folder.absolute().parent.name}", NOTE, "![All tables](figure.png)"]
+    study = next(parent.name for parent in folder.absolute().parents if parent.name != "results")
+    parts = [f"# Results of {study}", NOTE, "![All tables](figure.png)"]
     for path, result in results.items():
         name = path.relative_to(folder).as_posix()
         parts += [f"## {result['title']}", _format_table(result["table"]), f"[{name}]({name})"]

@@ -45,7 +45,7 @@ DECODINGS: dict[str, dict[str, Any]] = {
     "confidence": {"order": "confidence"},
     "margin": {"order": "margin"},
     "entropy": {"order": "entropy"},
-    "threshold 0.9": {"unmasking": "threshold", "threshold": 0.9},
+    **{f"threshold {value}": {"unmasking": "threshold", "threshold": value} for value in (0.8, 0.9, 0.95, 0.98, 0.99)},
     "confidence, no cache": {"has_cache": False, "order": "confidence"},
     "threshold 0.9, no cache": {"has_cache": False, "unmasking": "threshold", "threshold": 0.9},
     "confidence, refined": {"order": "confidence", "refine_rounds": 4, "refine_selection": "least_likely"},

@@ -139,18 +139,18 @@ class Sample:
         if self.reason is not None:
             return
         self.num_tokens = find_end(row, self.end_of_text)
-        text = self.read(row[: self.num_tokens])
+        is_final = is_finished or self.num_tokens < len(row)
+        text = self.read(row[: self.num_tokens]).rstrip("" if is_final else "\ufffd")  # no character that is cut
         found = [(start + len(stop), start) for stop in self.stops if (start := text.find(stop)) >= 0]
         if found or self.num_tokens < len(row):
             # The string that is complete first ends the text, however many tokens arrive at once.
             end, start = min(found, default=(len(text), None))
             self.text, self.reason = text[:start], "stop"
-            while found and len(self.read(row[: self.num_tokens - 1])) >= end:  # tokens after the stop string
+            while found and num_final(self.read(row[: self.num_tokens - 1]), text) >= end:  # tokens after the string
                 self.num_tokens -= 1
         elif is_finished:
             self.text, self.reason = text, "stop" if self.has_gap else "length"
         else:
-            text = text.rstrip("\ufffd")  # a character that is not complete
             unsafe = [end for stop in self.stops for end in range(1, len(stop)) if text.endswith(stop[:end])]
             self.text = text[: len(text) - max(unsafe, default=0)]
 

@@ -273,6 +273,20 @@ def test_the_stop_string_that_is_complete_first_counts(model: AOGPTForAnyOrderLM
     server.worker.close()
 
 
+@pytest.mark.parametrize(("stop", "text", "num_tokens"), [("\ufffd", "aßb", 4), ("ß", "a", 3), ("b", "aß", 4)])
+def test_the_first_byte_of_a_character_ends_no_text(
+    model: AOGPTForAnyOrderLM, tokenizer: Any, stop: str, text: str, num_tokens: int
+) -> None:
+    server, row = Server(model, tokenizer, "tiny"), tokenizer("aßb").input_ids
+    assert len(row) == 4
+    for step in (1, len(row)):
+        sample = Sample(server, SimpleNamespace(has_gap=False, has_echo=False), torch.tensor([0]), "", [stop])
+        for end in range(step, len(row) + 1, step):
+            sample.update(row[:end], is_finished=end == len(row))
+        assert (sample.text, sample.num_tokens) == (text, num_tokens)
+    server.worker.close()
+
+
 @pytest.mark.parametrize("has_gap", [False, True])
 def test_a_text_ends_at_a_special_token_that_is_a_stop_string(
     model: AOGPTForAnyOrderLM, tokenizer: PreTrainedTokenizerBase, has_gap: bool

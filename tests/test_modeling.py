@@ -556,8 +556,9 @@ def test_every_nonzero_value_of_an_attention_mask_means_token(mask: torch.Tensor
     for model in (AOGPTForAnyOrderLM(config), AOGPTForMaskedLM(config), AOGPTForCausalLM(config), random_encoder()):
         given, expected = model(ids, attention_mask=mask).logits, model(ids[:, 1:]).logits
         torch.testing.assert_close(given[:, 1:], expected, rtol=0, atol=1e-5)
-        with pytest.raises(ValueError, match=r"`attention_mask` .* additive"):
-            model(ids, attention_mask=torch.tensor([[torch.finfo(torch.float32).min, 0.0, 0.0]]))
+        for least in (torch.finfo(torch.float32).min, -1):
+            with pytest.raises(ValueError, match=r"`attention_mask` .* additive"):
+                model(ids, attention_mask=torch.tensor([[least, 0, 0]]))
 
 
 def test_num_kept_returns_the_last_rows_and_needs_an_attention_mask(ids: torch.LongTensor) -> None:

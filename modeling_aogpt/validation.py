@@ -166,7 +166,9 @@ def find_tokens(input_ids: torch.LongTensor, attention_mask: torch.Tensor | None
     """Return a boolean tensor (batch, n) that is False at padding. Raise a `ValueError` if the mask is additive."""
     if attention_mask is None:
         return torch.ones_like(input_ids, dtype=torch.bool)
-    if attention_mask.dtype != torch.bool and is_readable(attention_mask) and not (attention_mask >= 0).all():
+    # The usual masks of integers are not read on an accelerator, because the CPU would have to wait for it.
+    is_checked = attention_mask.is_floating_point() or (attention_mask.is_cpu and attention_mask.dtype != torch.bool)
+    if is_checked and is_readable(attention_mask) and not (attention_mask >= 0).all():
         raise ValueError(
             "`attention_mask` must be 0 at padding and above 0 at tokens, but has negative values or NaN. If it is "
             "additive (0 at tokens), use `attention_mask == 0`."

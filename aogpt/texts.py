@@ -57,7 +57,7 @@ def find_end(row: list[int], ends: Set[int]) -> int:
 
 
 def num_final(text: str, whole: str) -> int:
-    """Return the number of characters of `text`, the beginning of `whole`, without parts of a later character."""
+    """Return how many characters of `text` remain in `whole`, which has more tokens that may complete a character."""
     return next((n for n, pair in enumerate(zip(text, whole, strict=False)) if len({*pair}) > 1), len(text))
 
 

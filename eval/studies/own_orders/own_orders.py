@@ -38,7 +38,6 @@ class OwnOrderArguments(TrainingArguments):
     )
 
 
-@torch.no_grad()
 def orders_of_model(
     model: Model, input_ids: torch.LongTensor, is_missing: torch.BoolTensor, threshold: float
 ) -> torch.LongTensor:
@@ -81,9 +80,7 @@ class OwnOrderTraining(Pretraining):
         for batch in passes:
             ids, is_missing = batch["input_ids"], batch["labels"] != -100
             if training.order_source == "model":
-                self.model.eval()
                 batch["orders"] = orders_of_model(self.model, ids, is_missing, training.threshold)
-                self.model.train()
             elif training.order_source == "solver":
                 batch["orders"] = orders_of_solver(ids, is_missing, batch["orders"], self.data.tokenizer)
         return passes

@@ -93,6 +93,12 @@ def identity_of_weights(name: str) -> str | None:
     return hashlib.sha256("".join(digest for _, digest in digests).encode()).hexdigest()[:12] if digests else None
 
 
+def identity_of_configs(name: str) -> list[str]:
+    """Return hashes of the configurations of a model in a folder, and of its base model. A name on the Hub has none."""
+    own = [f"{file.name} {hash_file(file)[:12]}" for file in sorted(Path(name).glob("*config.json"))]
+    return own + (identity_of_configs(base) if (base := find_base(name)) else [])
+
+
 def _digests_of_tensors(file: Path) -> Iterator[tuple[str, str]]:
     """Yield the name of each tensor in a file, and a hash of its name, dtype, shape and values."""
     with safe_open(file, framework="pt") as tensors:

@@ -27,9 +27,9 @@ from accelerate import PartialState
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from common.commands import Options, Parser, one_line_errors, option, progress_bar
-from common.files import hash_file, write_json, write_text
+from common.files import write_json, write_text
 from common.hardware import hardware, versions
-from common.models import find_model, identity_of_weights
+from common.models import find_model, identity_of_configs, identity_of_weights
 from common.processes import check_same_everywhere, start_accelerator, together
 from common.reports import Panel, save_panels
 from common.results import check_is_no_run, default_length
@@ -191,8 +191,7 @@ def _make_cells(name: str, arguments: GenerativeArguments) -> Cells:
             "Decrease `length`."
         )
     names = ("top_p_rule", "schedule", "unmasking", "num_samples", "length", "batch_size", "seed", "dtype")
-    configs = [hash_file(file)[:12] for file in sorted(Path(name).glob("*config.json"))]
-    of_model = {"model": name, "weights": identity_of_weights(name), "configs": configs}
+    of_model = {"model": name, "weights": identity_of_weights(name), "configs": identity_of_configs(name)}
     shared = {key: getattr(arguments, key) for key in names} | {"length": length}
     cells = (
         of_model | {"steps": steps, "top_p": top_p, "temperature": temperature} | shared

@@ -34,7 +34,7 @@ from torch.nn.utils.rnn import pad_sequence
 from aogpt.texts import cut_around, decode_after, find_end, find_special_ids, lacks_space
 from common.commands import Options, one_line_errors, option, progress_bar
 from common.hardware import default_device
-from common.models import find_model, identity_of_weights
+from common.models import find_model, identity_of_configs, identity_of_weights
 from common.processes import gather, start_accelerator
 from common.results import default_length
 from eval.infilling import Filler, Gap
@@ -76,8 +76,7 @@ class HarnessArguments(Options):
         super().__post_init__()
         check_choice("context_order", self.context_order, ORDER_NAMES)
         check_choice("completion_order", self.completion_order, ORDER_NAMES)
-        is_random = "random" in (self.context_order, self.completion_order)
-        if self.num_orders > 1 and not is_random:
+        if self.num_orders > 1 and "random" not in (self.context_order, self.completion_order):
             raise ValueError(
                 f"`num_orders` ({self.num_orders}) has no effect if neither `context_order` nor `completion_order` is "
                 "'random'. Set one of them to 'random', or remove `num_orders`."
@@ -182,9 +181,9 @@ class AnyOrderLM(LM):
         """Raise a `ValueError` if the harness's cache of results has those of another model or other arguments."""
         super().set_cache_hook(cache_hook)
         if (cache := cache_hook.dbdict) is not None:
-            weights = identity_of_weights(find_model(self.arguments.pretrained))
-            configs = [config.to_diff_dict() for config in (self.model.config, self.model.generation_config)]
-            identity = asdict(self.arguments) | {"weights": weights, "configs": configs, "device": None}
+            name = find_model(self.arguments.pretrained)
+            model = [identity_of_weights(name), identity_of_configs(name)]
+            identity = asdict(self.arguments) | {"model": model, "device": None}
             if cache.setdefault("identity", None if len(cache) else identity) != identity:
                 raise ValueError("The cache (`--use_cache`) is of another model or other arguments. Use a new path.")
 

@@ -19,7 +19,6 @@ import sys
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from itertools import accumulate, takewhile
 from pathlib import Path
 from statistics import fmean
@@ -35,7 +34,7 @@ from common.data import evenly_spaced, load_data_of_run
 from common.examples import encode_example
 from common.files import make_folder, write_json, write_text
 from common.hardware import versions
-from common.models import find_model, identity_of_weights
+from common.models import find_model, identity_of_configs, identity_of_weights
 from common.processes import in_turn, start_accelerator
 from common.reports import markdown_table
 from common.results import check_is_no_run, default_length, settings_of_run
@@ -385,12 +384,10 @@ def held_out_gaps(folder: Path, options: InfillingArguments) -> list[Gap]:
     return make_sentence_gaps(*drawn, tokenizer) if options.sentences else make_gaps(*drawn, may_be_last=is_padded)
 
 
-def evaluate_run(
-    folder: Path, gaps: list[Gap], options: InfillingArguments, journal: Journal, device: torch.device
-) -> dict[str, dict[str, Any]]:
+def evaluate_run(folder: Path, gaps: list[Gap], options: InfillingArguments, journal: Journal) -> dict[str, Any]:
     """Return the scores of each method, by name, for a model or the model of a finished run."""
     name = find_model(folder)
-    model, tokenizer = load_model(name, dtype=torch.float32).to(device), load_tokenizer(name)
+    model, tokenizer = load_model(name, dtype=torch.float32).to(journal.state.device), load_tokenizer(name)
     has_sentinels = set(SENTINELS) <= tokenizer.get_vocab().keys()
     sentinels = tokenizer.convert_tokens_to_ids(list(SENTINELS)) if has_sentinels else ()
     fillings = fill_in(Filler.of_model(model, name, options.max_length, sentinels), gaps, journal, str(folder))
@@ -441,11 +438,11 @@ def main(argv: list[str]) -> None:
                     f"All runs must have the same gaps, but those of {folder} differ from those of {others.runs[0]}. "
                     "Use runs with the same held-out text, tokenizer and sequence length."
                 )
-        content = [options.max_length, *(identity_of_weights(find_model(folder)) for folder in gaps_by_run)]
+        names = [find_model(folder) for folder in gaps_by_run]
+        content = [options.max_length, *map(identity_of_weights, names), *map(identity_of_configs, names)]
         content += [asdict(gap) for other in gaps for gap in other]
         journal = Journal(name_by_content(options.output_dir / ".unfinished", content))
-        evaluate_one = partial(evaluate_run, options=options, journal=journal, device=accelerator.device)
-        runs = {str(folder): evaluate_one(folder, other) for folder, other in gaps_by_run.items()}
+        runs = {str(folder): evaluate_run(folder, own, options, journal) for folder, own in gaps_by_run.items()}
     settings = asdict(options)
     del settings["output_dir"]
     results = {"command": command_line(__file__, argv), **settings, "runs": runs, "versions": versions()}

@@ -32,7 +32,7 @@ from common.data_arguments import SampleBy
 from common.encoding import encode_documents
 from common.files import write_json
 from common.hardware import hardware, versions
-from common.models import find_model, identity_of_weights, longest_sequence
+from common.models import find_model, identity_of_configs, identity_of_weights, longest_sequence
 from common.packing import leave_out_long, pad, total
 from common.processes import in_turn, start_accelerator
 from common.results import check_is_no_run, default_length, settings_of_run
@@ -145,7 +145,7 @@ def zero_shot(
     """Evaluate a model, and return the results, which are also written to the file `output`.
 
     `journal_folder` keeps finished batches until the results are written (see `Journal`). Its name gets a hash of the
-    model's revision and of all sequences. `identity` is the result of `identity_of_weights`, by default computed here.
+    revision, configurations and sequences. `identity` is the result of `identity_of_weights`, by default computed here.
     """
     started = time.perf_counter()
     accelerator = start_accelerator()
@@ -168,7 +168,8 @@ def zero_shot(
             how = facts.get("packing", arguments.protocol)
             sequences, counts = _cut(documents, how, tokenizer, length, is_causal)
             texts[name] = sequences, facts | counts
-    content = chain([revision], (one["input_ids"] for sequences, _ in texts.values() for one in sequences))
+    ids = (one["input_ids"] for sequences, _ in texts.values() for one in sequences)
+    content = chain([revision, identity_of_configs(model_name)], ids)
     journal = Journal(journal_folder and name_by_content(journal_folder, content))
     results = {
         "model": model_name,
@@ -247,10 +248,8 @@ def choose_length(model: PreTrainedModel, arguments: ScoringArguments, default: 
         ValueError: If the model does not support the length.
     """
     longest = longest_sequence(model.config) or PUBLISHED_LENGTH
-    length = arguments.sequence_length
-    if length is None:
-        length = default or PUBLISHED_LENGTH
-        length = min(length, PUBLISHED_LENGTH) if arguments.datasets else length
+    if (length := arguments.sequence_length) is None:
+        length = min(default or PUBLISHED_LENGTH, PUBLISHED_LENGTH if arguments.datasets else sys.maxsize)
     check_integer("sequence_length", length, most=longest)
     return length
 

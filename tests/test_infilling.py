@@ -402,3 +402,15 @@ def test_two_processes_continue_a_stopped_run_with_the_results_of_one(
     assert len(names) == 5
     for name in names:
         assert (two / name).read_text().replace(str(two), str(one)) == (one / name).read_text()
+
+
+@pytest.mark.usefixtures("coder", "datasets_cache")
+def test_finished_gaps_of_another_configuration_are_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Journal, "remove", lambda self: None)  # as if stopped before the results were written
+    monkeypatch.chdir(tmp_path)
+    command = ["model", "--file", "rows.jsonl.gz", "--output_dir", "out"]
+    main(command)
+    (tmp_path / "model/generation_config.json").write_text("{}")
+    for _ in range(2):
+        main(command)
+        assert len([*tmp_path.glob("out/.unfinished-*")]) == 2

@@ -22,7 +22,7 @@ from transformers import (
     RobertaForMaskedLM,
 )
 
-from common.models import identity_of_weights, longest_sequence
+from common.models import identity_of_configs, identity_of_weights, longest_sequence
 from eval.benchmarks import speed
 from eval.benchmarks.contenders import load_causal_lm
 from eval.journal import score_sequences
@@ -184,6 +184,9 @@ def test_identity_of_an_adapter_depends_on_its_settings_and_base(tmp_path: Path)
         save_file({"weight": torch.full((2,), weight)}, base / "model.safetensors")
         found.add(identity_of_weights(str(adapter)))
     assert len(found) == 3
+    before = identity_of_configs(str(adapter))
+    (base / "config.json").write_text("{}")
+    assert identity_of_configs(str(adapter)) != before
 
 
 def test_longest_sequence_is_that_of_the_text_model() -> None:

@@ -511,7 +511,7 @@ def test_models_that_cannot_be_scored(
         zero_shot(str(tmp_path / "small"), replace(arguments, tokenizer=judge))
 
 
-def test_finished_batches_of_another_text_or_version_are_not_used(
+def test_finished_batches_of_another_text_model_or_version_are_not_used(
     folder: str, arguments: ScoringArguments, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Journal, "remove", lambda self: None)  # as if stopped before the results were written
@@ -521,6 +521,9 @@ def test_finished_batches_of_another_text_or_version_are_not_used(
     assert other["measures"] == text_results(zero_shot(folder, arguments))["measures"] != first["measures"]
     monkeypatch.setattr("eval.scorers.AnyOrderScorer.negative_log_likelihood", None)
     assert text_results(zero_shot(folder, arguments, tmp_path / "journal")) == other
+    (Path(folder) / "generation_config.json").write_text("{}")
+    with pytest.raises(TypeError):  # the batches are scored again
+        zero_shot(folder, arguments, tmp_path / "journal")
     monkeypatch.setattr("common.caching.version", lambda library: "another version")
     with pytest.raises(TypeError):  # the batches are scored again
         zero_shot(folder, arguments, tmp_path / "journal")

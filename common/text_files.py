@@ -124,13 +124,14 @@ def _read_columns(files: Sequence[str], separator: str) -> list[str]:
     """Return the columns of the first file.
 
     Raise a `ValueError` if quotes are not around whole fields: `pandas` would drop the quotes and join rows. Also raise
-    it if the first row of a file has more fields than the header: `pandas` would shift the fields by one.
+    it if a name is repeated, or the first row has more fields than the header: `pandas` would shift the fields by one.
     """
     csv.field_size_limit(sys.maxsize)
     for file in files:
         with _open_text(file) as lines:
             rows = csv.reader(lines, delimiter=separator, strict=True)
             try:
+                header = next(filter(None, rows), [])
                 deque(rows, maxlen=0)
             except csv.Error as error:
                 raise ValueError(
@@ -138,10 +139,9 @@ def _read_columns(files: Sequence[str], separator: str) -> list[str]:
                     'and write each quote inside it twice, as in "a ""word""".'
                 ) from None
         if not isinstance(pandas.read_csv(file, sep=separator, nrows=1).index, pandas.RangeIndex):
-            raise ValueError(
-                f"The first row of {file} has more fields than the header. Put quotes around texts that contain "
-                f"{separator!r}."
-            )
+            raise ValueError(f"The first row of {file} has more fields than the header. Quote text with {separator!r}.")
+        if repeated := [name for name in header if name and header.count(name) > 1]:  # `pandas` would rename it
+            raise ValueError(f"{file} has several columns named {repeated[0]!r}. Rename or remove all but one of them.")
     return list(pandas.read_csv(files[0], sep=separator, nrows=0).columns)
 
 

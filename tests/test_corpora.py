@@ -358,6 +358,7 @@ def test_wrong_arguments_are_errors(lines: Path, tmp_path: Path) -> None:
     (tmp_path / "one.csv").write_text("text\na\n")
     (tmp_path / "comma.csv").write_text("text\nHello, world\n")
     (tmp_path / "one.tsv").write_text("text\na\n")
+    (tmp_path / "twice.csv").write_text("\ntext,text\na,b\n")
     (tmp_path / "quote.tsv").write_text('text\tid\na\t1\n"Hello" he said\t2\n')
     (tmp_path / "one.txt").write_text("a\n")
     cases: list[tuple[str, list[str], dict]] = [
@@ -370,6 +371,7 @@ def test_wrong_arguments_are_errors(lines: Path, tmp_path: Path) -> None:
         ("no column 'text'.*: body, number", ["one.jsonl"], {}),
         ("'number' must hold text, but holds .*int64", ["one.jsonl"], {"text_column": "number"}),
         ("comma.csv has more fields than the header", ["comma.csv"], {}),
+        ("twice.csv has several columns named 'text'", ["twice.csv"], {}),
         ("Line 3 of .*quote.tsv has a wrong quote", ["quote.tsv"], {}),
         ("several kinds", ["one.jsonl", "one.txt"], {}),
         ("several kinds", ["one.csv", "one.tsv"], {}),

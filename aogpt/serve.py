@@ -1,5 +1,5 @@
 # Copyright 2026 The AO-GPT package authors. SPDX-License-Identifier: Apache-2.0
-"""HTTP server of a model: OpenAI's `/v1/completions` and `/v1/models`, llama.cpp's `/infill`, and `/health`."""
+"""HTTP server of a model, with OpenAI's endpoints for completions, chats and models, and llama.cpp's `/infill`."""
 
 import asyncio
 import hmac
@@ -42,6 +42,7 @@ SETTINGS = FIELDS.keys() - {
 }
 # Fields of OpenAI that are accepted only with the value at which they have no effect.
 NO_OP_VALUES = {"best_of": 1, "frequency_penalty": 0, "presence_penalty": 0, "logit_bias": {}}
+CHAT_KEYS = {"chat.completion": "message", "chat.completion.chunk": "delta"}  # of a choice, by kind of the response
 
 Length = Annotated[int, Field(ge=1)]
 Stop = Annotated[str, Field(min_length=1)]
@@ -80,12 +81,7 @@ class GenerationRequest(BaseModel):
             body += part
             if len(body) > MAX_BODY:
                 raise ApiError(413, f"The body has more than {MAX_BODY} bytes. Shorten it.")
-        try:
-            return cls.model_validate_json(bytes(body))
-        except ValidationError as error:
-            first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-            name = str(first["loc"][0]) if first["loc"] else None
-            raise ApiError(400, f"`{name or 'body'}`: {first['msg']}.", name) from error
+        return cls.model_validate_json(bytes(body))
 
     @property
     def stops(self) -> list[str]:
@@ -105,6 +101,23 @@ class CompletionRequest(GenerationRequest):
     logprobs: Annotated[int, Field(ge=0, le=5)] | None = None
     stream_options: dict[str, Any] | None = None
     user: str | None = None
+
+
+class Message(BaseModel):
+    """Message of a chat. Further fields are passed to the chat template."""
+
+    model_config = ConfigDict(strict=True, extra="allow")
+
+    role: str
+    content: str
+
+
+class ChatRequest(GenerationRequest):
+    """Body of `/v1/chat/completions`. Further fields are those of `/v1/completions`."""
+
+    messages: Annotated[list[Message], Field(min_length=1)]
+    max_tokens: Length | None = None
+    max_completion_tokens: Length | None = None
 
 
 class InfillRequest(GenerationRequest):
@@ -157,6 +170,11 @@ class Sample:
     def read(self, ids: list[int]) -> str:
         """Return the text of the ids that follow the prompt, without a first space that the prompt already contains."""
         return decode_after(self.before, ids, self.tokenizer, self.has_space)
+
+    @property
+    def has_new(self) -> bool:
+        """Whether there is text that was not returned before, or the text has ended."""
+        return bool(self.unsent or self.text[self.num_sent :] or self.reason)
 
     def take_new(self) -> str:
         """Return the text that was not returned before. With `echo`, it begins with the prompt."""
@@ -343,7 +361,27 @@ class Server:
 
     async def complete(self, request: Request) -> Response:
         """Answer `/v1/completions`."""
-        query = await CompletionRequest.read(request)
+        return await self.respond(await CompletionRequest.read(request), request)
+
+    async def chat(self, request: Request) -> Response:
+        """Answer `/v1/chat/completions`, which completes the text that the chat template makes of the messages."""
+        fields = (await ChatRequest.read(request)).model_dump(exclude_none=True)
+        messages, most = fields.pop("messages"), fields.pop("max_completion_tokens", None)
+        for name in fields.keys() & {"prompt", "suffix", "echo", "logprobs"}:
+            if fields.pop(name):
+                raise ApiError(400, f"`{name}` is not supported in chats. Remove it.", name)
+        if messages[-1]["role"] == "assistant":
+            raise ApiError(400, "The last message must not be of the assistant. Remove it.", "messages")
+        try:
+            prompt = self.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+        except Exception as error:  # chat templates raise errors of their own
+            raise ApiError(400, str(error), "messages") from error
+        most = most or fields.get("max_tokens") or max(self.most - len(self.encode(prompt, None)), 1)
+        query = CompletionRequest(**fields | {"prompt": prompt, "max_tokens": most})
+        return await self.respond(query, request, is_chat=True)
+
+    async def respond(self, query: CompletionRequest, request: Request, is_chat: bool = False) -> Response:
+        """Return the completions of a request, or the stream of their events. Those of chats are messages."""
         await self.retrieve_model(query.model or self.name)
         n, prompt = query.n or 1, query.prompt or ""
         prompts = [prompt] if isinstance(prompt, str) or isinstance(prompt[0], int) else prompt
@@ -360,14 +398,15 @@ class Server:
             for given, prompt in zip(ids, prompts, strict=True)
             for _ in range(n)
         ]
-        head = {"id": f"cmpl-{uuid.uuid4().hex}", "object": "text_completion", "created": int(time.time())}
-        head["model"] = self.name
+        prefix, kind = ("chatcmpl", "chat.completion") if is_chat else ("cmpl", "text_completion")
+        kind = f"{kind}.chunk" if is_chat and query.stream else kind
+        head = {"id": f"{prefix}-{uuid.uuid4().hex}", "object": kind, "created": int(time.time()), "model": self.name}
         if query.stream:
             return await respond_with_events(self.stream_choices(query, job, samples, head, request))
         async with aclosing(self.follow(job, samples, request)) as changes:
             async for _ in changes:
                 pass
-        choices = [describe_choice(index, sample, job) for index, sample in enumerate(samples)]
+        choices = [describe_choice(index, sample, job, kind) for index, sample in enumerate(samples)]
         return JSONResponse(head | {"choices": choices, "usage": count_tokens(job, samples)})
 
     async def stream_choices(
@@ -377,8 +416,8 @@ class Server:
         open_samples = dict(enumerate(samples))
         async with aclosing(self.follow(job, samples, request)) as changes:
             async for _ in changes:
-                choices = [describe_choice(index, sample, job) for index, sample in open_samples.items()]
-                if choices := [choice for choice in choices if choice["text"] or choice["finish_reason"]]:
+                new = [(index, sample) for index, sample in open_samples.items() if sample.has_new]
+                if choices := [describe_choice(index, sample, job, head["object"]) for index, sample in new]:
                     yield json.dumps(head | {"choices": choices})
                 open_samples = {index: sample for index, sample in open_samples.items() if sample.reason is None}
         if (query.stream_options or {}).get("include_usage"):
@@ -423,10 +462,13 @@ class Server:
 # -------------------------------------------------------------------------------------------------------------- parts
 
 
-def describe_choice(index: int, sample: Sample, job: Job) -> dict[str, Any]:
-    """Return OpenAI's object with the new text of a sample."""
+def describe_choice(index: int, sample: Sample, job: Job, kind: str) -> dict[str, Any]:
+    """Return OpenAI's object with the new text of a sample. `kind` is that of the whole response."""
     logprobs = None if job.num_top is None else sample.describe_logprobs(job.rows[index], job.logprobs[index])
-    return {"index": index, "text": sample.take_new(), "logprobs": logprobs, "finish_reason": sample.reason}
+    role = {"role": "assistant"} if sample.num_sent == 0 else {}  # clients join the strings of all deltas
+    text = sample.take_new()
+    content = {CHAT_KEYS[kind]: role | {"content": text}} if kind in CHAT_KEYS else {"text": text}
+    return {"index": index, **content, "logprobs": logprobs, "finish_reason": sample.reason}
 
 
 def count_tokens(job: Job, samples: list[Sample]) -> dict[str, int]:
@@ -470,6 +512,7 @@ def make_app(server: Server) -> FastAPI:
     app = FastAPI(lifespan=lifespan, docs_url=None, redoc_url=None, openapi_url=None)
     keyed = {"dependencies": [Depends(server.check_key)]}
     app.add_api_route("/v1/completions", server.complete, methods=["POST"], **keyed)
+    app.add_api_route("/v1/chat/completions", server.chat, methods=["POST"], **keyed)
     app.add_api_route("/infill", server.fill_in, methods=["POST"], **keyed)
     app.add_api_route("/v1/models", lambda: {"object": "list", "data": [server.entry]}, **keyed)
     app.add_api_route("/v1/models/{name:path}", server.retrieve_model, **keyed)
@@ -480,11 +523,15 @@ def make_app(server: Server) -> FastAPI:
             return Response(status_code=499)
         if isinstance(error, HTTPException):
             error = ApiError(error.status_code, str(error.detail))
+        if isinstance(error, ValidationError):
+            first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+            name = str(first["loc"][0]) if first["loc"] else None
+            error = ApiError(400, f"`{name or 'body'}`: {first['msg']}.", name)
         if not isinstance(error, ApiError):
             error = ApiError(500, "The server has an internal error. Its log has the cause.")
         return JSONResponse(error.describe(), error.status)
 
-    for kind in (ApiError, HTTPException, ClientDisconnect, Exception):
+    for kind in (ApiError, HTTPException, ValidationError, ClientDisconnect, Exception):
         app.add_exception_handler(kind, describe)
     return app
 

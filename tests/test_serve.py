@@ -34,6 +34,7 @@ uvicorn, httpx = pytest.importorskip("uvicorn"), pytest.importorskip("httpx")
 from aogpt.serve import (  # noqa: E402 (fastapi may be missing)
     NO_OP_VALUES,
     SETTINGS,
+    ChatRequest,
     CompletionRequest,
     InfillRequest,
     Sample,
@@ -570,25 +571,36 @@ WRONG_FOR_ALL = {
 }
 KNOWN_FIELDS = {
     "/v1/completions": sorted(CompletionRequest.model_fields.keys() | SETTINGS | NO_OP_VALUES.keys()),
+    "/v1/chat/completions": [
+        *sorted(ChatRequest.model_fields),
+        "n",
+        "suffix",
+        "top_k",
+        "temperature",
+        "stream_options",
+    ],
     "/infill": [*sorted(InfillRequest.model_fields), "top_k", "temperature"],
 }
 
 
 @pytest.mark.parametrize("path", KNOWN_FIELDS)
-def test_every_field_with_a_wrong_value_gets_an_error(start: Callable[..., str], path: str) -> None:
-    client, num_bodies = httpx.Client(base_url=start(), timeout=60), 0
-    text = "prompt" if path == "/v1/completions" else "input_prefix"
+def test_every_field_with_a_wrong_value_gets_an_error(
+    start: Callable[..., str], tokenizer: PreTrainedTokenizerBase, path: str
+) -> None:
+    client, num_bodies, tokenizer.chat_template = httpx.Client(base_url=start(), timeout=60), 0, CHAT_TEMPLATE
+    text = {"/v1/completions": {"prompt": '"a"'}, "/infill": {"input_prefix": '"a"', "n_predict": "1"}}
+    chat = {"messages": '[{"role": "user", "content": "a"}]'}
     for field in KNOWN_FIELDS[path]:
         for value, allowed in WRONG_FOR_ALL.items():
-            given = {text: '"a"', "max_tokens": "1", "n_predict": "1"} if path == "/infill" else {text: '"a"'}
-            body = ", ".join(f'"{name}": {content}' for name, content in (given | {field: value}).items())
+            given = text.get(path, chat) | {field: value}
+            body = ", ".join(f'"{name}": {content}' for name, content in given.items())
             response = client.post(path, content=f"{{{body}}}".encode())
             num_bodies += 1
             if field not in allowed:
                 assert response.status_code == 400, (field, value, response.text[:200])
                 assert response.json()["error"]["message"]
             assert response.status_code < 500
-    assert num_bodies > (200 if path == "/v1/completions" else 80)
+    assert num_bodies > (200 if path == "/v1/completions" else 70)
 
 
 def test_damaged_bodies_get_no_internal_error(start: Callable[..., str]) -> None:
@@ -601,7 +613,7 @@ def test_damaged_bodies_get_no_internal_error(start: Callable[..., str]) -> None
             body[place : place + draw.randrange(3)] = bytes(
                 draw.choices(b'"{}[]:,0-9.eE\\ntu\xff\x00', k=draw.randrange(3))
             )
-        for path in KNOWN_FIELDS:
+        for path in ("/v1/completions", "/infill"):
             response = client.post(path, content=bytes(body))
             assert response.status_code in (200, 400, 404), (body, response.text)
             assert response.status_code == 200 or response.json()["error"]["message"]
@@ -645,6 +657,55 @@ def test_the_official_client(start: Callable[..., str]) -> None:
         client.completions.create(**given, stream=True, extra_body={"order": "sideways"})
     with pytest.raises(openai.AuthenticationError):
         openai.OpenAI(base_url=url, api_key="wrong", max_retries=0).models.list()
+
+
+CHAT_TEMPLATE = (
+    "{% for m in messages %}{{ m.role + ': ' + m.content + '<|endoftext|>' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ 'assistant:' }}{% endif %}"
+)
+
+
+def test_chats_are_completions_of_the_chat_template(
+    start: Callable[..., str], model: AOGPTForAnyOrderLM, tokenizer: PreTrainedTokenizerBase
+) -> None:
+    openai = pytest.importorskip("openai")
+    client, tokenizer.chat_template = (
+        openai.OpenAI(base_url=f"{start()}/v1", api_key="any", max_retries=0),
+        CHAT_TEMPLATE,
+    )
+    prompt = "user: I saw<|endoftext|>assistant:"
+    ids = model.encode_text(prompt, tokenizer)
+    model.generation_config.eos_token_id = int(model.generate(ids, max_new_tokens=8, do_sample=False)[0, -1])
+    options = {"model": "tiny", "seed": 1, "n": 2, "extra_body": {"order": "left_to_right"}}
+    given = options | {"messages": [{"role": "user", "content": "I saw"}]}
+    chats = client.chat.completions.create
+    for limit, num_new in (({"max_tokens": 4}, 4), ({"max_completion_tokens": 3}, 3), ({}, 64 - ids.shape[1])):
+        completion = client.completions.create(**options, prompt=prompt, max_tokens=num_new)
+        expected = [("assistant", choice.text, choice.finish_reason) for choice in completion.choices]
+        chat = chats(**given, **limit)
+        assert chat.usage == completion.usage
+        messages = [(choice.message.role, choice.message.content, choice.finish_reason) for choice in chat.choices]
+        assert messages == expected
+        parts = [[""] * 3 for _ in expected]
+        for chunk in chats(**given, **limit, stream=True):
+            for choice in chunk.choices:
+                new = choice.delta.role, choice.delta.content, choice.finish_reason
+                parts[choice.index] = [old + (text or "") for old, text in zip(parts[choice.index], new, strict=True)]
+        assert [tuple(part) for part in parts] == expected
+    for wrong in (
+        {"logprobs": True},
+        {"tools": []},
+        {"messages": []},
+        {"messages": [{"role": "user", "content": None}]},
+        {"messages": [{"role": "assistant", "content": "I"}]},
+        {"messages": [{"role": "user", "content": "I saw" * 99}]},
+        {"max_tokens": 0},
+    ):
+        with pytest.raises(openai.BadRequestError, match=r"logprobs|tools|messages|max_tokens|last message|too long"):
+            chats(**given | wrong)
+    tokenizer.chat_template = None
+    with pytest.raises(openai.BadRequestError, match="chat_template"):
+        chats(**given)
 
 
 def test_the_measurement_of_a_server(tmp_path: Path) -> None:

@@ -80,10 +80,7 @@ def hardware(accelerator: Any) -> dict[str, Any]:
 
 def versions() -> dict[str, str]:
     """Return the versions of Python and of the installed packages in `PACKAGES`, by name."""
-    return {
-        "python": platform.python_version(),
-        **{name: metadata.version(name) for name in PACKAGES if find_spec(name) is not None},
-    }
+    return {"python": platform.python_version()} | {one: metadata.version(one) for one in PACKAGES if find_spec(one)}
 
 
 def check_precision(device: torch.device, mixed_precision: str) -> None:

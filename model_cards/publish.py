@@ -177,9 +177,7 @@ def load_local(folder: Path) -> Model:
     A LoRA adapter is merged into its base model, so that users need neither PEFT nor the base model.
     """
     if not (folder / "config.json").is_file() and find_base(folder) is None:
-        raise ValueError(
-            f"{folder} is neither a finished run nor a model folder, because it has no config.json. Check the path."
-        )
+        raise ValueError(f"{folder} is neither a finished run nor a model folder (no config.json). Check the path.")
     return load_merged(folder, use_safetensors=True)
 
 

@@ -19,9 +19,12 @@ Model = AOGPTForAnyOrderLM | MDMEncoderForMaskedLM
 
 
 def find_base(name_or_path: str | Path) -> str | None:
-    """Return the name of the base model of a LoRA adapter in a folder, or None if `name_or_path` is no such folder."""
+    """Return the name of the base model of an adapter in a folder, or None if `name_or_path` is no such folder."""
     path = Path(name_or_path) / ADAPTER
-    return read_json(path)["base_model_name_or_path"] if path.exists() else None
+    adapter = read_json(path) if path.exists() else {}
+    if "num_virtual_tokens" in adapter:  # of prompt tuning and prefix tuning
+        raise ValueError(f"{path.parent} has virtual tokens, which are not supported. Use an adapter such as LoRA.")
+    return adapter.get("base_model_name_or_path")
 
 
 def read_any_config(name_or_path: str | Path, **options: Any) -> PreTrainedConfig:
@@ -29,8 +32,9 @@ def read_any_config(name_or_path: str | Path, **options: Any) -> PreTrainedConfi
 
     Raise a `ValueError` if there is none, or if it needs code of its own.
     """
+    name = find_base(name_or_path) or name_or_path
     try:
-        return AutoConfig.from_pretrained(find_base(name_or_path) or name_or_path, trust_remote_code=False, **options)
+        return AutoConfig.from_pretrained(name, trust_remote_code=False, **options)
     except OSError as error:
         raise ValueError(f"There is no model {str(name_or_path)!r}. Check the name. (Cause: {error})") from error
     except ValueError as error:
@@ -83,7 +87,8 @@ def load_pretrained(model_class: Any, name_or_path: str | Path, **options: Any) 
     # The message has the number of keys of each kind, and only the first three keys.
     if wrong := {f"{len(keys)} {kind}": sorted(map(str, keys))[:3] for kind, keys in report.items() if keys}:
         raise ValueError(
-            f"The weights of {name_or_path} do not match its configuration: {wrong}. Copy or download the model again."
+            f"The weights of {name_or_path} do not match its configuration: {wrong}. Copy or download the model again, "
+            "or merge it if it is an adapter (as docs/finetuning.md does)."
         )
     return model
 

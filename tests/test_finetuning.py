@@ -14,7 +14,7 @@ import torch
 import transformers
 from datasets import Dataset
 from packaging import version
-from peft import LoraConfig, PeftConfig, PeftModel, get_peft_model
+from peft import LoraConfig, PeftConfig, PeftModel, PrefixTuningConfig, get_peft_model
 from safetensors.torch import load_file
 from transformers import AddedToken, AutoModel, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerBase
 
@@ -566,6 +566,13 @@ def test_an_adapter_of_one_of_two_tied_weights_is_merged_into_this_one(
     for load in (load_merged, load_model):
         with pytest.raises(ValueError, match=r"base.* vocabulary"):
             load(tmp_path / "adapter")
+
+
+def test_virtual_tokens_are_not_supported(tmp_path: Path) -> None:
+    PrefixTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=2).save_pretrained(tmp_path)
+    for load in (load_merged, load_model):
+        with pytest.raises(ValueError, match=f"^{tmp_path} has virtual tokens"):
+            load(tmp_path)
 
 
 @pytest.mark.skipif(

@@ -72,10 +72,7 @@ def encode_examples(
 
     `labels` are -100 in the context. `in_turns` is described in [`DataCollatorForAnyOrderLM`]. `num_bytes` is the
     number of UTF-8 bytes of the answers, plus one for each end. A start token at the beginning of a chat is left out,
-    because the model adds it.
-
-    Raises:
-        ExampleError: If an example does not have the expected form.
+    because the model adds it. Raise an `ExampleError` if an example does not have the expected form.
     """
     numbers = Sequence(Value("int32"))
     columns = {"input_ids": numbers, "labels": numbers, "in_turns": Value("bool")}

@@ -115,10 +115,7 @@ def make_gaps(documents: list[list[int]], count: int, max_gap: int, seed: int, m
     """Draw gaps in `count` evenly spaced documents of at least two tokens, or in all of them if there are fewer.
 
     In each document, at least one token remains. Unless `may_be_last`, there is a token after each gap, because without
-    padding, nothing shows the length of a gap at the end.
-
-    Raises:
-        ValueError: If no document has two tokens.
+    padding, nothing shows the length of a gap at the end. Raise a `ValueError` if no document has two tokens.
     """
     rng, gaps = random.Random(seed), []
     usable = [ids for ids in documents if len(ids) > 1]
@@ -135,11 +132,8 @@ def make_sentence_gaps(
 ) -> list[Gap]:
     """Draw sentences as gaps, in `count` evenly spaced documents with sentences of at most `max_gap` tokens.
 
-    If there are fewer such documents, all of them are used. The first and the last sentence of a document are never
-    gaps, because packing may have cut them.
-
-    Raises:
-        ValueError: If no document has such a sentence.
+    If there are fewer such documents, all of them are used; if there are none, a `ValueError` is raised. The first and
+    the last sentence of a document are never gaps, because packing may have cut them.
     """
     rng = random.Random(seed)
     found = [(ids, spans) for ids in documents if (spans := find_sentences(ids, max_gap, tokenizer))]
@@ -170,8 +164,7 @@ def find_sentences(ids: list[int], max_gap: int, tokenizer: PreTrainedTokenizerB
 def gaps_of_file(folder: Path, options: InfillingArguments) -> list[Gap]:
     """Return the gaps of a JSONL file, with as much text around them as fits into the model in `folder`.
 
-    Raises:
-        ValueError: If a row cannot be used, or if there is no row.
+    Raise a `ValueError` if a row cannot be used, or if there is no row.
     """
     name, gaps = find_model(folder), []
     tokenizer, longest = load_tokenizer(name), default_length(name, read_config(name))

@@ -206,11 +206,8 @@ def released_subset(name: str, num_sequences: int) -> list[int]:
 def cut_into_sequences(documents: Dataset, length: int, protocol: str) -> list[dict[str, Any]]:
     """Cut encoded documents into sequences of `length` tokens, as a protocol (a key of `PROTOCOLS`) defines.
 
-    Returns:
-        A dictionary for each sequence, with `input_ids`, `num_tokens` and `num_bytes`.
-
-    Raises:
-        ValueError: If the text is too short for one sequence.
+    Return a dictionary for each sequence, with `input_ids`, `num_tokens` and `num_bytes`. Raise a `ValueError` if the
+    text is too short for one sequence.
     """
     sequences = [row | {"num_tokens": len(row["input_ids"])} for row in PROTOCOLS[protocol](documents, length)]
     if not sequences:

@@ -244,8 +244,7 @@ def _load_tokenizer(model_name: str, scorer: ModelScorer, arguments: ScoringArgu
 def choose_length(model: PreTrainedModel, arguments: ScoringArguments, default: int | None) -> int:
     """Return the number of tokens in a sequence. It defaults to `default`; for datasets, at most to `PUBLISHED_LENGTH`.
 
-    Raises:
-        ValueError: If the model does not support the length.
+    Raise a `ValueError` if the model does not support the length.
     """
     longest = longest_sequence(model.config) or PUBLISHED_LENGTH
     if (length := arguments.sequence_length) is None:

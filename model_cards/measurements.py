@@ -134,10 +134,8 @@ def read_zero_shot_measurements(
     """Return the measurements in a JSON file of eval/zero_shot.py. `task` is the task of the model on the Hub.
 
     `num_parameters` and `weights` (the result of `identity_of_weights`) describe the model to publish. `weights` is
-    compared with the identity in the file, if both are given. A file about a model on the Hub has no identity.
-
-    Raises:
-        ValueError: If the file was written by another command, or if it contains results of another model.
+    compared with the identity in the file, if both are given. A file about a model on the Hub has no identity. Raise a
+    `ValueError` if the file was written by another command, or if it contains results of another model.
     """
     results = read_json(path, ZERO_SHOT_KEYS, "eval/zero_shot.py")
     measured = results.get("weights")

@@ -85,11 +85,9 @@ def stage(source: Path, repo_id: str, folder: Path, arguments: PublishArguments)
     """Write the files of a repository: weights in safetensors, configurations, code, tokenizer, licence and card.
 
     `source` is a finished run of training/pretrain.py, its model folder, or another model folder. If an error occurs,
-    nothing is written to `folder`.
-
-    Raises:
-        ValueError: If `source` is neither a run nor a model; if the tokenizer is missing or does not match the model;
-            if the card or the results cannot be read, or belong to another model; or if `folder` is not empty.
+    nothing is written to `folder`. Raise a `ValueError` if `source` is neither a run nor a model; if the tokenizer is
+    missing or does not match the model; if the card or the results cannot be read, or belong to another model; or if
+    `folder` is not empty.
     """
     check_empty_folder(folder)
     if settings_of_run(source):  # `source` is the model folder of a run
@@ -153,8 +151,7 @@ def _choose_facts(
 def _fit_texts(facts: dict[str, Any], tokenizer: PreTrainedTokenizerBase, longest: int) -> dict[str, Any]:
     """Return the facts of a card. Cut `text` if the text and one mask together have more than `longest` tokens.
 
-    Raises:
-        ValueError: If `infill`, the text with masks, is too long.
+    Raise a `ValueError` if `infill`, the text with masks, is too long.
     """
 
     def encode(text: str) -> list[int]:
@@ -185,9 +182,8 @@ def load_local(folder: Path) -> Model:
 def check(folder: Path) -> None:
     """Test a prepared folder in a new process, which prints the outcomes.
 
-    Raises:
-        ValueError: If the code imports other packages than torch and transformers, or if a check failed. The message
-            then contains the error output of the process.
+    Raise a `ValueError` if the code imports other packages than torch and transformers, or if a check failed. The
+    message then contains the error output of the process.
     """
     for file in sorted(folder.glob("*.py")):
         if others := sorted(set(get_imports(file)) - ALLOWED_IMPORTS):
@@ -220,12 +216,9 @@ def check(folder: Path) -> None:
 def push(folder: Path, repo_id: str, api: HfApi, private: bool = False) -> str:
     """Replace all files of a repository by the files of a folder in one commit. Return the URL of the commit.
 
-    If the upload fails, the repository does not change. The Hub keeps weights that were already sent, so the next
-    attempt does not send them again.
-
-    Raises:
-        ValueError: If the repository is public although `private` is set.
-        OSError, HTTPError: If the upload failed.
+    If the upload fails, an `OSError` or `HTTPError` is raised, and the repository does not change. The Hub keeps
+    weights that were already sent, so the next attempt does not send them again. Raise a `ValueError` if the repository
+    is public although `private` is set.
     """
     api.create_repo(repo_id, private=private, exist_ok=True)
     repository = api.repo_info(repo_id, revision="main")

@@ -471,10 +471,7 @@ def encode_parts(parts: Sequence[str], tokenizer: PreTrainedTokenizerBase) -> li
     """Return the ids of each of the consecutive parts of one text, without special tokens.
 
     No token is in two parts. The ids of all parts together decode to the text, or to the same as the ids of the whole
-    text.
-
-    Raises:
-        ValueError: If the tokenizer has no such ids.
+    text. Raise a `ValueError` if the tokenizer has no such ids.
     """
     ids, before = [], ""
     for part in parts:
@@ -494,9 +491,7 @@ def encode_between_masks(text: str, tokenizer: PreTrainedTokenizerBase) -> list[
 
     If tokens of words include the space before the word, one space before each mask belongs to the gap, not to the
     part. All other whitespace is kept. If the tokenizer adds a start token to texts, the first part begins with it.
-
-    Raises:
-        ValueError: If the tokenizer has no tokens for a part.
+    Raise a `ValueError` if the tokenizer has no tokens for a part.
     """
     parts = text.split(tokenizer.mask_token)
     if any(part.endswith(" ") for part in parts[:-1]) and words_include_space(tokenizer):  # reads the vocabulary

@@ -58,11 +58,9 @@ def read_config(name_or_path: str | Path) -> AOGPTConfig:
 def load_pretrained(model_class: Any, name_or_path: str | Path, **options: Any) -> PreTrainedModel:
     """Load a model without running code in its folder or repository, and check that its weights are complete.
 
-    `model_class` can be an Auto class such as `AutoModel`. `options` are arguments of `from_pretrained`.
-
-    Raises:
-        ValueError: If weights are missing, are damaged or have wrong shapes; for a model of this package, also if
-            weights are not used. Models of other packages may contain a head that is not loaded.
+    `model_class` can be an Auto class such as `AutoModel`. `options` are arguments of `from_pretrained`. Raise a
+    `ValueError` if weights are missing, are damaged or have wrong shapes; for a model of this package, also if weights
+    are not used. Models of other packages may contain a head that is not loaded.
     """
     for index in Path(name_or_path).glob("*.index.json"):
         read_index(index)  # Transformers would also read files outside the folder

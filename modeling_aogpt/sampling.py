@@ -105,8 +105,7 @@ class PartialTopPWarper(LogitsProcessor):
 def make_processors(config: GenerationConfig, num_valid: int) -> LogitsProcessorList:
     """Return Transformers' logits processors for the settings in `config`, in the order of Transformers.
 
-    Raises:
-        ValueError: If the id of a token to exclude is `num_valid` or higher, so that it is not an id of text.
+    Raise a `ValueError` if the id of a token to exclude is `num_valid` or higher, so that it is not an id of text.
     """
     suppressed = [[token] for token in config.suppress_tokens or []]
     for name, sequences in (("suppress_tokens", suppressed), ("bad_words_ids", config.bad_words_ids or [])):

@@ -28,10 +28,8 @@ SETTINGS = (
 def load_tokenizer(name_or_path: str | Path) -> PreTrainedTokenizerBase:
     """Load a tokenizer from a Hub repository or folder, and give it a mask token (see [`add_mask_token`]).
 
-    A tokenizer without a padding token gets its end-of-text token as padding token.
-
-    Raises:
-        ValueError: If no tokenizer can be loaded, or if the tokenizer has no end-of-text token.
+    A tokenizer without a padding token gets its end-of-text token as padding token. Raise a `ValueError` if no
+    tokenizer can be loaded, or if the tokenizer has no end-of-text token.
     """
     is_folder = os.path.isdir(name_or_path)
     if is_folder and not any(name.startswith(("tokenizer", "vocab")) for name in os.listdir(name_or_path)):
@@ -79,9 +77,8 @@ def add_mask_token(tokenizer: PreTrainedTokenizerBase) -> PreTrainedTokenizerBas
     because a model predicts every id below its mask id. If tokens of words include the space before the word, the mask
     token includes one space before it (see [`include_space_in_mask`]).
 
-    Raises:
-        ValueError: If `<|mask|>` is already a token with a lower id, or if the ids have gaps. (The tokenizer would then
-            give the mask a lower id than another token.)
+    Raise a `ValueError` if `<|mask|>` is already a token with a lower id, or if the ids have gaps. (The tokenizer would
+    then give the mask a lower id than another token.)
     """
     vocabulary = tokenizer.get_vocab()
     last = max(vocabulary.values())

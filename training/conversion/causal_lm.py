@@ -69,11 +69,8 @@ def convert_model(source: PreTrainedModel, start_token_id: int, max_length: int 
     """Convert a causal language model into an any-order model, as described at the top of this file.
 
     Both models use the same memory for their weights (except for a GPT-2, whose weights are transposed), so training
-    one of them changes the other. See [`convert_config`] for the arguments.
-
-    Raises:
-        ValueError: If a setting or a weight of the source is not supported, or if the predictions of the two models
-            differ.
+    one of them changes the other. See [`convert_config`] for the arguments. Raise a `ValueError` if a setting or a
+    weight of the source is not supported, or if the predictions of the two models differ.
     """
     blueprint, tensors = plan(source, start_token_id, max_length)
     model = blueprint.load(tensors).to(source.device)

@@ -131,8 +131,7 @@ def load_source_tokenizer(folder: Path, kind: str) -> PreTrainedTokenizerBase:
 def find_mask(given: dict[str, Any], folder: Path, tokenizer: PreTrainedTokenizerBase) -> int:
     """Return the id of the source's mask: the `mask_token_id` of config.json, or the tokenizer's mask token.
 
-    Raises:
-        ValueError: If there is no mask, if it is not a token, or if config.json and the tokenizer have different masks.
+    Raise a `ValueError` if there is no mask, if it is not a token, or if the two masks differ.
     """
     path = folder / "tokenizer_config.json"
     token = read_json(path).get("mask_token") if path.exists() else None
@@ -198,8 +197,7 @@ def _llada_settings(given: dict[str, Any]) -> dict[str, Any]:
 def move_mask(weights: Tensors, old: int, new: int, is_tied: bool) -> None:
     """Give the token with the id `new` the embedding of `old`, in place. The tables get one more entry if necessary.
 
-    Raises:
-        ValueError: If tokens of the tokenizer have no embedding.
+    Raise a `ValueError` if tokens of the tokenizer have no embedding.
     """
     if new > len(weights[TABLE]):
         raise ValueError(

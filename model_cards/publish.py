@@ -196,16 +196,9 @@ def check(folder: Path) -> None:
         expected = Path(temporary) / "expected.safetensors"
         save_file({"input_ids": ids, "logits": model(ids).logits}, expected)
         environment = os.environ | {"HF_HUB_OFFLINE": "1", "HF_MODULES_CACHE": str(Path(temporary) / "modules")}
-        process = subprocess.run(
-            [sys.executable, "-I", "-X", "utf8", str(CHECK), str(folder.absolute()), str(expected)],
-            cwd=temporary,
-            env=environment,
-            stdin=subprocess.DEVNULL,  # a prompt for input then fails instead of waiting
-            stderr=subprocess.PIPE,
-            text=True,
-            encoding="utf-8",
-            check=False,
-        )
+        command = [sys.executable, "-I", "-X", "utf8", str(CHECK), str(folder.absolute()), str(expected)]
+        files = {"stdin": subprocess.DEVNULL, "stderr": subprocess.PIPE}  # a prompt for input fails instead of waiting
+        process = subprocess.run(command, cwd=temporary, env=environment, **files, encoding="utf-8", check=False)
     if process.returncode:
         raise ValueError(f"{folder} does not work in a new process. Correct the cause:\n{process.stderr.strip()}")
 

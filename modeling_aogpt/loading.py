@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from safetensors import SafetensorError
 from transformers import AutoConfig, AutoModel, PreTrainedConfig, PreTrainedModel
-from transformers.utils import GENERATION_CONFIG_NAME
+from transformers.utils import GENERATION_CONFIG_NAME, SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
 
 from .configuration_aogpt import AOGPTConfig
 from .conversion import read_index, read_json
@@ -19,11 +19,14 @@ Model = AOGPTForAnyOrderLM | MDMEncoderForMaskedLM
 
 
 def find_base(name_or_path: str | Path) -> str | None:
-    """Return the name of the base model of an adapter in a folder, or None if `name_or_path` is no such folder."""
-    path = Path(name_or_path) / ADAPTER
-    adapter = read_json(path) if path.exists() else {}
+    """Return the base model of an adapter in a folder, or None. Raise a `ValueError` for files of two models."""
+    path = Path(name_or_path)
+    found = [name for name in (ADAPTER, SAFE_WEIGHTS_NAME, SAFE_WEIGHTS_INDEX_NAME) if (path / name).exists()]
+    if len(found) > 1:
+        raise ValueError(f"{path} holds more than one model: {', '.join(found)}. Remove the older one.")
+    adapter = read_json(path / ADAPTER) if ADAPTER in found else {}
     if "num_virtual_tokens" in adapter:  # of prompt tuning and prefix tuning
-        raise ValueError(f"{path.parent} has virtual tokens, which are not supported. Use an adapter such as LoRA.")
+        raise ValueError(f"{path} has virtual tokens, which are not supported. Use an adapter such as LoRA.")
     return adapter.get("base_model_name_or_path")
 
 

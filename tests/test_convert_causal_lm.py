@@ -412,6 +412,13 @@ def test_configurations_of_published_models_are_converted_and_exported(name: str
     before, after = (AutoConfig.from_pretrained(path).to_dict() for path in (source, tmp_path / "exported"))
     ignored = {"_name_or_path": None, "architectures": None}
     assert after | ignored == before | ignored
+    written = json.loads((tmp_path / "exported" / "config.json").read_text())  # read by Transformers 4 and others
+    assert written["rope_theta"] == settings.get("rope_theta", 10000.0)
+    assert bool(written["rope_scaling"]) == bool(scaling := settings.get("rope_scaling"))
+    assert (
+        not scaling
+        or written["rope_scaling"].items() >= {key: scaling[key] for key in scaling.keys() - {"type"}}.items()
+    )
 
 
 @pytest.fixture

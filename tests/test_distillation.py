@@ -39,12 +39,14 @@ def make_batch(width: int = 6) -> dict[str, torch.Tensor]:
 
 def naive_loss(model: AOGPTForAnyOrderLM, source: AOGPTForAnyOrderLM, batch: dict[str, torch.Tensor]) -> torch.Tensor:
     """Return the loss with all logits at once, token by token."""
-    logits = [one(batch["input_ids"], batch["orders"]).logits.log_softmax(-1) for one in (model, source)]
+    logits = [one(batch["input_ids"], batch["orders"]).logits for one in (model, source)]
+    all_log_probs = logits[0].log_softmax(-1)
+    logits = [one[..., : model.config.num_valid_tokens].log_softmax(-1) for one in logits]
     is_label = batch["labels"] != -100
     total = 0.0
     for row, column in is_label.nonzero().tolist():
         predicted, target = logits[0][row, column], logits[1][row, column].detach()
-        total = total - predicted[batch["labels"][row, column]]
+        total = total - all_log_probs[row, column, batch["labels"][row, column]]
         if batch["orders"][row].tolist() == sorted(batch["orders"][row].tolist()):
             total = total + WEIGHT * (target.exp() * (target - predicted)).sum()
     return total / is_label.sum()
@@ -65,9 +67,12 @@ def assert_same_gradients(actual: torch.Tensor, expected: torch.Tensor, model: n
 
 
 @pytest.mark.parametrize("start_token_id", [None, 0])
-def test_loss_and_gradients_equal_the_definition(monkeypatch: pytest.MonkeyPatch, start_token_id: int | None) -> None:
+@pytest.mark.parametrize("settings", [{}, {"vocab_size": 14, "num_valid_tokens": 11, "mask_token_id": 11}])
+def test_loss_and_gradients_equal_the_definition(
+    monkeypatch: pytest.MonkeyPatch, start_token_id: int | None, settings: dict[str, int]
+) -> None:
     monkeypatch.setitem(objectives.LOGITS_PER_CHUNK, "cpu", 4 * 11 * 4)  # chunks of 4 positions
-    model, source = (random_model(start_token_id=start_token_id) for _ in range(2))
+    model, source = (random_model(start_token_id=start_token_id, **settings) for _ in range(2))
     nn.init.normal_(source.lm_head.weight)
     source.requires_grad_(False)
     batch = make_batch()

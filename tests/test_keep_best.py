@@ -81,3 +81,10 @@ def test_keys_that_contradict_each_other(config: Path, tmp_path: Path) -> None:
     ):
         with pytest.raises(SystemExit, match=message):
             train(config, tmp_path / "run", *options)
+
+
+def test_an_evaluation_that_is_not_finite_ends_the_run(config: Path, tmp_path: Path) -> None:
+    options = ("--architecture=encoder", "--target_injection=none", "--learning_rate=1e30", "--max_steps=1")
+    with pytest.raises(SystemExit, match="Held-out bits per byte must be finite"):
+        train(config, tmp_path / "run", "--warmup_steps=0", "--ema_decay=0", *options, *MORE)
+    assert not (tmp_path / "run" / "model").exists()

@@ -10,7 +10,7 @@ from transformers import AutoModel, AutoModelForCausalLM, GPT2Config, GPT2LMHead
 from common.models import find_model
 from common.tokenizers import train_tokenizer, vocabulary_arguments
 from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM, MDMEncoderConfig, MDMEncoderForMaskedLM
-from modeling_aogpt.loading import load_pretrained, read_any_config
+from modeling_aogpt.loading import load_model, load_pretrained, read_any_config
 from modeling_aogpt.tokenization import add_mask_token, load_tokenizer
 from tests import references
 from tests.references import remove_weight
@@ -116,6 +116,13 @@ def test_damaged_weights_and_wrong_shapes_are_errors(folder: Path, vocabulary: d
     (folder / "model.safetensors").write_bytes(b"damaged")
     with pytest.raises(ValueError, match=r"weights of .* are missing or damaged"):
         make_model(AOGPTConfig(**SIZES, **vocabulary), str(folder))
+
+
+@pytest.mark.parametrize("older", ["adapter_config.json", "model.safetensors.index.json"])
+def test_files_of_an_older_model_in_the_folder_are_an_error(folder: Path, older: str) -> None:
+    (folder / older).write_text('{"base_model_name_or_path": "other", "weight_map": {"a": "b.safetensors"}}')
+    with pytest.raises(ValueError, match=f"more than one model: .*{older}"):
+        load_model(folder)
 
 
 def test_code_of_a_model_is_not_run_even_if_the_user_would_agree(

@@ -51,6 +51,8 @@ def evaluate(model: Model, rows: Dataset, training: TrainingArguments, accelerat
         else:
             totals[1:] += _decoder_nats(model, batch, chosen)
     num_bytes, *nats = torch.tensor(gather_object([totals.tolist()]), dtype=torch.float64).sum(dim=0).tolist()
+    if not math.isfinite(sum(nats)):
+        raise FloatingPointError("Held-out bits per byte must be finite. Start a new run with a lower `learning_rate`.")
     return {
         **{kind: total / num_bytes / math.log(2) for kind, total in zip(kinds, nats, strict=True)},
         "sequences": num_rows,

@@ -120,17 +120,18 @@ class AnyOrderObjective(Objective):
         limit = LOGITS_PER_CHUNK["cpu" if states.is_cpu else "accelerator"] // 4
         size = max(limit // self.model.config.vocab_size, 1)
         chunks = (part.flatten(0, 1).split(size) for part in (states, output.last_hidden_state, weights))
-        heads, options = (self.model.lm_head, source.lm_head), {"use_reentrant": False, "preserve_rng_state": False}
-        return sum(checkpoint(_divergence, *heads, *chunk, **options) for chunk in zip(*chunks, strict=True))
+        shared = [self.model.lm_head, source.lm_head], self.model.config.num_valid_tokens
+        options = {"use_reentrant": False, "preserve_rng_state": False}
+        return sum(checkpoint(_divergence, *shared, *chunk, **options) for chunk in zip(*chunks, strict=True))
 
 
 def _divergence(
-    head: nn.Linear, source_head: nn.Linear, states: torch.Tensor, source_states: torch.Tensor, weights: torch.Tensor
+    heads: list[nn.Linear], num_ids: int, states: torch.Tensor, source_states: torch.Tensor, weights: torch.Tensor
 ) -> torch.Tensor:
-    """Return the weighted sum of the divergences of N positions."""
+    """Return the weighted sum of the divergences of N positions, over the first `num_ids` ids, which are text."""
     logits, source_logits = (
-        F.linear(inputs, layer.weight, layer.bias).to(torch.promote_types(inputs.dtype, torch.float32))
-        for inputs, layer in ((states, head), (source_states, source_head))
+        F.linear(inputs, layer.weight, layer.bias)[:, :num_ids].to(torch.promote_types(inputs.dtype, torch.float32))
+        for inputs, layer in zip((states, source_states), heads, strict=True)
     )
     kl = F.kl_div(logits.log_softmax(-1), source_logits.log_softmax(-1), reduction="none", log_target=True)
     return (kl.sum(-1) * weights).sum()

@@ -89,9 +89,7 @@ def restore_mask_token(folder: Path, token: str | None = None) -> None:
         if steps := normalizer.get("normalizers"):  # one of them drops the space before a mask
             normalizer["normalizers"] = [step for step in steps if step.get("content") != MASK.content]
         if decoder := settings.get("added_tokens_decoder"):  # absent if only tokenizer.json lists the added tokens
-            settings["added_tokens_decoder"] = {
-                key: item for key, item in decoder.items() if item["content"] != MASK.content
-            }
+            settings["added_tokens_decoder"] = {k: v for k, v in decoder.items() if v["content"] != MASK.content}
     for name, content in contents.items():
         (folder / name).write_text(json.dumps(content, indent=2, ensure_ascii=False), encoding="utf-8")
 
@@ -102,6 +100,9 @@ def export(name: str, output_dir: Path) -> PreTrainedModel:
     model = load_merged(name, dtype="auto")
     tokenizer = load_tokenizer(name)
     causal = export_model(model)
+    # Transformers before 5, and programs that follow it, know only older names. They would use their defaults.
+    scaling = dict(causal.config.rope_parameters)
+    vars(causal.config).update(rope_theta=scaling.pop("rope_theta"), rope_scaling=scaling if len(scaling) > 1 else None)
     with atomic_folder(output_dir) as folder:
         causal.save_pretrained(folder)
         tokenizer.save_pretrained(folder)

@@ -114,12 +114,11 @@ def load_source_tokenizer(folder: Path, kind: str) -> PreTrainedTokenizerBase:
     if kind != "Dream":
         # Transformers also reads config.json, and would warn that it does not know this type of model.
         logger = logging.getLogger("transformers.configuration_utils")
-        level = logger.level
-        logger.setLevel(logging.ERROR)
+        logger.disabled = True
         try:
             return load_tokenizer(str(folder))
         finally:
-            logger.setLevel(level)
+            logger.disabled = False
     try:  # Dream has a class of its own, which is a copy of Qwen2Tokenizer
         tokenizer = Qwen2Tokenizer.from_pretrained(folder)
     except Exception as error:  # a damaged file can raise errors of any kind

@@ -42,9 +42,7 @@ class DataArguments(Options):
         "text",
         "Column with the documents. For plain text files, it is not needed, because their only column is `text`.",
     )
-    sample_by: SampleBy = option(
-        "line", "Part of a plain text file that is one document; `document` means a whole file."
-    )
+    sample_by: SampleBy = option("line", "Part of a plain text file that is one document; `document` is a whole file.")
     preprocessing_num_workers: int | None = option(
         None,
         "Number of processes that tokenize; by default, one process with several threads.",

@@ -14,11 +14,14 @@ from typing import Any
 
 from datasets import Dataset, Features, Sequence, Value
 from transformers import PreTrainedTokenizerBase
+from transformers.utils import logging
 from transformers.utils.chat_template_utils import render_jinja_template
 
 from common.caching import versioned
 from modeling_aogpt import tokenization
 from modeling_aogpt.infill import encode_parts, words_include_space
+
+logger = logging.get_logger(__name__)
 
 EXAMPLE = "example"  # column with examples as JSON
 KINDS = (("messages",), ("prompt", "completion"), ("prefix", "suffix", "middle"))
@@ -167,8 +170,14 @@ def _encode_chat(
     special = {token for token, value in tokenizer.added_tokens_decoder.items() if value.special}
     special = special - {tokenizer.unk_token_id} | {tokenizer.eos_token_id}
     for index in range(1, len(ids)):
-        is_open = ids[index] == tokenizer.eos_token_id or special.isdisjoint(ids[max(index - 2, 0) : index])
-        is_answer[index] |= is_open and ids[index] in special and is_answer[index - 1]
+        is_open = special.isdisjoint(ids[max(index - 2, 0) : index])
+        is_end = ids[index] == tokenizer.eos_token_id or (is_open and ids[index] in special)
+        is_answer[index] |= is_end and is_answer[index - 1]
+        if is_open and is_answer[index - 1] and not is_answer[index]:
+            logger.warning_once(
+                "The chat template continues after an answer without a special token, so the model does not learn to "
+                "end the answer. Put a special token, such as `{{ eos_token }}`, before `{% endgeneration %}`."
+            )
     return ids, is_answer
 
 

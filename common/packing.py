@@ -60,9 +60,7 @@ def count_left_out_tokens(documents: Dataset, sequence_length: int, split: str) 
         )
     left_out = num_tokens % sequence_length
     if left_out:
-        logger.warning(
-            "%s: the last %d of %d tokens do not fill a sequence, and are left out.", split, left_out, num_tokens
-        )
+        logger.warning("%s: the last %d of %d tokens fill no sequence, and are left out.", split, left_out, num_tokens)
     return {"left_out_tokens": left_out}
 
 

@@ -179,9 +179,7 @@ def keep_text(dataset: Dataset, text_column: str) -> Dataset:
         return make_examples(dataset, columns)
     column = check_column(dataset.features, text_column)
     if unused := find_example_columns(dataset.features.keys() - {column}, text_column):
-        logger.warning(
-            "%r is read, not examples (%s). For these, set another `text_column`.", column, ", ".join(unused)
-        )
+        logger.warning("%r is read, not examples (%s). For them, set another `text_column`.", column, ", ".join(unused))
     if missing := dataset.data.column(column).null_count:
         logger.warning("%d of %d rows have no %r, and are skipped.", missing, len(dataset), column)
     others = [name for name in dataset.column_names if name not in (column, "text")]

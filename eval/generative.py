@@ -77,9 +77,7 @@ class GenerativeArguments(Options):
     )
     batch_size: int = option(16, "Number of samples that are generated or judged at once.", least=1)
     seed: int = option(0, "Seed of the samples.", least=0)
-    dtype: Literal["float32", "bfloat16"] = option(
-        "float32", "Data type of the weights of the models and of the judge."
-    )
+    dtype: Literal["float32", "bfloat16"] = option("float32", "Data type of the weights of models and judge.")
     judge: str = option("openai-community/gpt2-large", "Folder or Hub name of any causal language model.")
 
     def __post_init__(self) -> None:

@@ -87,9 +87,7 @@ class HarnessArguments(Options):
         if self.device is None or (self.device.startswith("cuda") and default == "cpu"):  # the harness passes "cuda"
             self.device = default
         if not isinstance(getattr(torch, self.dtype, None), torch.dtype):
-            raise ValueError(
-                f"`dtype` must be a data type of torch such as 'float32' or 'bfloat16', but is {self.dtype!r}."
-            )
+            raise ValueError(f"`dtype` must be a data type of torch such as 'bfloat16', but is {self.dtype!r}.")
 
     @classmethod
     def from_harness(cls, given: dict[str, Any]) -> "HarnessArguments":

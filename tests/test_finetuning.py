@@ -140,6 +140,16 @@ def test_answers_end_with_the_special_token_after_their_mark() -> None:
     assert answers(ids, labels, tokenizer) == ["words<|end|>\n", "<|endoftext|>"]
 
 
+def test_answers_whose_end_is_not_learned_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    tokenizer, warnings = KINDS["byte-level"](), []
+    monkeypatch.setattr("common.examples.logger.warning_once", warnings.append)
+    for end, count in (("{{ eos_token }}", 0), ("", 1), ("\n\n", 2)):  # end-of-text is added at the end of the chat
+        tokenizer.chat_template = PLAIN.replace("{{ eos_token }}", end)
+        encode(tokenizer, messages=CHAT)
+        assert len(warnings) == count
+        warnings.clear()
+
+
 def test_a_chat_that_ends_with_the_user_has_no_end(tokenizer: PreTrainedTokenizerBase) -> None:
     ids, labels, _ = encode(tokenizer, messages=CHAT[:3])
     assert tokenizer.decode(ids).endswith("again<|endoftext|>\n")

@@ -311,23 +311,18 @@ class DecodingState:
         ids = index_by_position(self.ids, self.orders)
         return ids.masked_fill(self.is_masked(), self.model.config.mask_token_id)
 
-    def visible_ids(self, sequences: torch.LongTensor, num_visible: torch.LongTensor) -> torch.LongTensor:
-        """Return the first `num_visible` (queries,) ranks of `sequences` (queries,) by column, and masks elsewhere."""
-        ranks = torch.arange(self.ids.shape[1], device=self.ids.device)
-        ids = self.ids[sequences].masked_fill(ranks >= num_visible[:, None], self.model.config.mask_token_id)
-        return index_by_position(ids, self.orders[sequences])
+    def visible_ids(
+        self, sequences: torch.LongTensor, num_visible: torch.LongTensor, columns: torch.LongTensor
+    ) -> torch.LongTensor:
+        """Return the first `num_visible` (queries,) ranks of `sequences` (queries,), and masks elsewhere: (queries, n).
 
-    def visible_prefix(
-        self, sequences: torch.LongTensor, num_visible: torch.LongTensor
-    ) -> tuple[torch.LongTensor, torch.LongTensor]:
-        """Return [`visible_ids`] by position, without padding, and the number of ids before the first mask."""
-        length, mask = self.ids.shape[1], self.model.config.mask_token_id
-        ranks = torch.arange(length, device=self.ids.device)
+        `columns` (batch, n) has the column of each rank in the result: `orders` or, to leave out padding, `positions`.
+        """
+        ranks = torch.arange(self.ids.shape[1], device=self.ids.device)
         # Ranks that a query cannot see are written to an additional column, which is then cut off.
-        positions = self.positions[sequences].masked_fill(ranks >= num_visible[:, None], length)
-        text = self.ids.new_full((len(sequences), length + 1), mask).scatter(1, positions, self.ids[sequences])
-        text = text[:, :length]
-        return text, (text != mask).long().cumprod(dim=1).sum(dim=1)
+        columns = columns[sequences].masked_fill(ranks >= num_visible[:, None], len(ranks))
+        text = self.ids.new_full((len(sequences), len(ranks) + 1), self.model.config.mask_token_id)
+        return text.scatter(1, columns, self.ids[sequences])[:, :-1].contiguous()
 
 
 # ---------------------------------------------------------------------------------------------------------- decoders

@@ -320,14 +320,15 @@ class TokenSampler:
         if self.processors:  # as in Transformers, they never compute in bfloat16
             logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
         for processor, gets_prefix in zip(self.processors, self.get_prefix, strict=True):
+            columns = state.positions if gets_prefix else state.orders
+            text = state.visible_ids(queries.sequences, num_visible, columns)
             if gets_prefix:
-                text, lengths = state.visible_prefix(queries.sequences, num_visible)
+                lengths = (text != state.model.config.mask_token_id).long().cumprod(dim=1).sum(dim=1)
                 given, logits = logits, logits.clone()
                 for length in lengths.unique().tolist():  # texts of equal length share a call
                     rows = lengths == length
                     logits[rows] = processor(text[rows, :length], given[rows])
             else:
-                text = state.visible_ids(queries.sequences, num_visible)
                 # Processors look up the scores of all ids in the text. If the mask id has no column in the logits,
                 # columns are added for the call.
                 num_columns = 0 if is_any_of(processor, SIZED_PROCESSORS) else state.model.config.mask_token_id + 1

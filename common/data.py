@@ -152,14 +152,12 @@ def _make_sequences(
     if not len(documents):
         raise no_text_error(split, arguments)
     length = arguments.sequence_length
-    rows: Dataset | PackedRows
-    if texts.column == EXAMPLE:
+    if arguments.packing == "documents":  # always for examples
         rows, left_out = leave_out_long(documents, length, split, arguments.drop_long_documents)
-    elif arguments.packing == "documents":
-        rows, left_out = leave_out_long(documents, length, split, arguments.drop_long_documents)
-        rows = pad(rows, length, tokenizer.eos_token_id, num_workers)
-        columns = {"input_ids", "labels"} | ({"num_bytes"} if split == "validation" else set())
-        rows = rows.select_columns(sorted(columns.intersection(rows.column_names)))
+        if texts.column != EXAMPLE:
+            rows = pad(rows, length, tokenizer.eos_token_id, num_workers)
+            columns = {"input_ids", "labels"} | ({"num_bytes"} if split == "validation" else set())
+            rows = rows.select_columns(sorted(columns.intersection(rows.column_names)))
     else:
         left_out = count_left_out_tokens(documents, length, split)
         rows = PackedRows(documents, length) if split == "train" else pack(documents, length)

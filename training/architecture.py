@@ -72,12 +72,11 @@ def read_architecture(model: str, given: dict[str, Any]) -> Architecture:
     architecture = {"architecture": kind} | {name: getattr(config, name) for name in TYPES}
     for name, value in given.items():
         if name == "rope_parameters":
-            rotary = AOGPTConfig(  # sets the defaults of the parameters that are not given
+            value = AOGPTConfig(  # sets the defaults of the parameters that are not given
                 position_encoding="rotary",
                 max_position_embeddings=config.max_position_embeddings,
                 rope_parameters=value,
-            )
-            value = rotary.rope_parameters
+            ).rope_parameters
         if value != (actual := architecture[name]):
             raise ValueError(f"`{name}` is {value}, but is {actual} in the model of {model}. Remove the key.")
     return architecture

@@ -5,16 +5,8 @@
 
 SOURCE is a folder or Hub name of a LLaDA (`GSAI-ML/LLaDA-8B-Base`), of a Dream (`Dream-org/Dream-v0-Base-7B`) or of a
 Llama, Qwen2 or Qwen3 that dLLM trained as a masked diffusion model (`dllm-hub/Qwen3-0.6B-diffusion-mdlm-v0.1`). No code
-of SOURCE runs. The converted model makes the same predictions. (In a Dream, each position is predicted by the row
-before it: `shift_predictions` of [`MDMEncoderConfig`].)
-
-In this package, the mask must have a higher id than all tokens of text. If the mask of SOURCE has not, the tokenizer
-gets the new token `<|mask|>`, with the embedding of SOURCE's mask. The old mask remains in the vocabulary, but it is
-never generated.
-
-These models are not supported: LLaDA with a mixture of experts, and block diffusion models, whose attention is not
-full. Block diffusion models of dLLM have the same config.json as masked diffusion models. The command refuses them only
-if their name contains "bd3lm". Otherwise, it converts them, but the predictions are wrong.
+of SOURCE runs. The converted model makes the same predictions. docs/conversion.md describes its mask token, and the
+models that cannot be converted.
 """
 
 import copy
@@ -88,7 +80,8 @@ LLADA = ReleasedArchitecture(
 )
 # `model_type` of sources with the settings and names of a causal language model, and its type.
 CAUSAL_TYPES = {"Dream": "qwen2", "a2d-llama": "llama", "a2d-qwen2": "qwen2", "a2d-qwen3": "qwen3"}
-# Occurs in the names of dLLM's block diffusion models. Nothing else shows that they are no masked diffusion models.
+# Occurs in the names of dLLM's block diffusion models, whose attention is not full. Nothing else shows that they are no
+# masked diffusion models.
 BLOCK_DIFFUSION = "bd3lm"
 NUM_CHECKED_LAYERS = 2
 

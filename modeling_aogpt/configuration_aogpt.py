@@ -201,6 +201,7 @@ class AOGPTConfig(PreTrainedConfig):
                 )
         if not isinstance(self.rope_parameters, dict | None):
             raise ValueError(f"`rope_parameters` must be a dictionary or None, but is {self.rope_parameters!r}.")
+        rope = [*(self.rope_parameters or {}).items(), ("rope_theta", kwargs.get("rope_theta"))]
         self.rope_parameters = deepcopy(self.rope_parameters)  # Transformers adds missing values to it
         if self.num_key_value_heads is None:
             self.num_key_value_heads = self.num_attention_heads
@@ -223,6 +224,11 @@ class AOGPTConfig(PreTrainedConfig):
         super().__post_init__(**kwargs)
         if self.position_encoding == "learned":
             self.rope_parameters = None
+        elif any(value not in (None, self.rope_parameters.get(name)) for name, value in rope):
+            logging.get_logger(__name__).warning(
+                "`rope_parameters`, `rope_theta` and `rope_scaling` contradict each other. AOGPTConfig uses "
+                f"{self.rope_parameters}. Remove the other values."
+            )
         # One checkpoint serves every Auto class. `auto_map` is always reset here: Transformers adds the name of the
         # repository to class names that it reads from the Hub, but they must be saved without this prefix.
         self.auto_map = dict(AUTO_MAP)

@@ -399,9 +399,7 @@ class AnyOrderGenerationMixin(GenerationMixin):
         mask = self.config.mask_token_id
         if inputs is None:
             if attention_mask is not None:
-                raise ValueError(
-                    "`attention_mask` has no effect without `inputs`. Pass `inputs`, or remove `attention_mask`."
-                )
+                raise ValueError("`attention_mask` has no effect without `inputs`. Pass `inputs`, or remove the mask.")
             length = config.max_new_tokens or config.max_length or self.config.max_position_embeddings
             inputs = torch.full((1, 0), mask, dtype=torch.long, device="cpu")
         else:

@@ -37,9 +37,7 @@ def load_tokenizer(name_or_path: str | Path) -> PreTrainedTokenizerBase:
     try:
         tokenizer = AutoTokenizer.from_pretrained(name_or_path, trust_remote_code=False)
     except Exception as error:  # a damaged file can raise errors of any kind
-        raise ValueError(
-            f"The tokenizer {name_or_path!r} cannot be loaded from the Hub or a folder: {error}"
-        ) from error
+        raise ValueError(f"The tokenizer {name_or_path!r} cannot be loaded from a folder or Hub: {error}") from error
     # The class that tokenizer_config.json names can change the settings in tokenizer.json, and so drop all spaces.
     quiet = dict.fromkeys(("_raise_exceptions_for_missing_entries", "_raise_exceptions_for_connection_errors"), False)
     file = cached_file(name_or_path, "tokenizer.json", **quiet) if tokenizer.is_fast else None

@@ -134,6 +134,12 @@ def test_settings_without_effect_give_a_warning(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr("modeling_aogpt.configuration_aogpt.logging.get_logger", lambda _: logger)
     AOGPTConfig(use_cache=True, num_labels=2, output_attentions=False, num_layers=3)
     assert ["num_layers" in message for message in messages] == [True]
+    linear, default = {"rope_type": "linear", "factor": 2.0}, {"rope_type": "default", "rope_theta": 10.0}
+    AOGPTConfig(position_encoding="rotary", rope_theta=9.0, rope_parameters=linear)  # no contradiction
+    assert len(messages) == 1
+    for given in ({"rope_theta": 9.0}, {"rope_scaling": linear}):
+        AOGPTConfig(position_encoding="rotary", rope_parameters=default, **given)
+    assert ["rope_theta" in message for message in messages] == [False, True, True]
 
 
 def test_configurations_do_not_share_rope_parameters() -> None:

@@ -9,7 +9,7 @@ import json
 import re
 from collections.abc import Callable, Iterable
 from functools import lru_cache
-from itertools import groupby
+from itertools import chain, groupby, pairwise
 from typing import Any
 
 from datasets import Dataset, Features, Sequence, Value
@@ -163,9 +163,10 @@ def _encode_chat(
     (text,), (spans,) = render_jinja_template(
         [messages], tools, chat_template=template, return_assistant_tokens_mask=True, **tokenizer.special_tokens_map
     )
-    chat = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
-    ids, offsets = chat["input_ids"], chat["offset_mapping"]
-    is_answer = [any(start < last and end > first for first, last in spans) for start, end in offsets]
+    # The prompt of a generation ends where an answer begins. No token is on both sides.
+    cuts = [0, *chain.from_iterable(spans), len(text)]
+    parts = [(text[start:end], number % 2 == 1) for number, (start, end) in enumerate(pairwise(cuts))]
+    ids, is_answer = _encode(parts, tokenizer)
     # Templates may close an answer after its mark, with any special token, but the model must learn to end it.
     special = {token for token, value in tokenizer.added_tokens_decoder.items() if value.special}
     special = special - {tokenizer.unk_token_id} | {tokenizer.eos_token_id}

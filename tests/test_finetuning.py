@@ -128,6 +128,23 @@ def test_answers_of_chats_are_right_with_any_tokenizer(kind: str) -> None:
     assert labels[ids.index(tokenizer.eos_token_id) + 1] == -100  # the user's text
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_answer_begins_where_the_prompt_of_a_generation_ends(kind: str) -> None:
+    """A token of the first word must not include the space before it, which belongs to the prompt."""
+    tokenizer = KINDS[kind]()
+    before, after = "{% if m.role == 'assistant' %}{{ 'the: ' }}{% generation %}", "{{ eos_token }}{% endgeneration %}"
+    tokenizer.chat_template = (
+        f"{{% for m in messages %}}{before}{{{{ m.content }}}}{after}{{% else %}}{{{{ m.content }}}}{{% endif %}}"
+        "{% endfor %}{% if add_generation_prompt %}{{ 'the: ' }}{% endif %}"
+    )
+    chat = [{"role": "user", "content": "I saw"}, {"role": "assistant", "content": "the cat"}]
+    ids, labels, _ = encode(tokenizer, messages=chat)
+    prompt = tokenizer.apply_chat_template(chat[:1], add_generation_prompt=True, tokenize=False)
+    num_given = labels.count(-100)
+    assert ids[:num_given] == tokenizer(prompt, add_special_tokens=False).input_ids
+    assert ids[num_given:] == labels[num_given:]
+
+
 def test_answers_end_with_the_special_token_after_their_mark() -> None:
     """In templates for several families of models, it is not end-of-text, and the next message begins with it."""
     tokenizer = KINDS["byte-level"]()

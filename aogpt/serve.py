@@ -10,13 +10,13 @@ import uuid
 from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager
 from queue import Full
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import torch
 import uvicorn
 from fastapi import Depends, FastAPI, Request, Response
 from fastapi.responses import JSONResponse, StreamingResponse
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from transformers import PreTrainedTokenizerBase
@@ -103,13 +103,26 @@ class CompletionRequest(GenerationRequest):
     user: str | None = None
 
 
+class TextPart(BaseModel):
+    """Part of the content of a message."""
+
+    type: Literal["text"]
+    text: str
+
+
 class Message(BaseModel):
     """Message of a chat. Further fields are passed to the chat template."""
 
     model_config = ConfigDict(strict=True, extra="allow")
 
     role: str
-    content: str
+    content: str | list[TextPart]
+
+    @field_validator("content")
+    @classmethod
+    def join(cls, content: str | list[TextPart]) -> str:
+        """Return the content as one string, which every template can show."""
+        return content if isinstance(content, str) else "".join(part.text for part in content)
 
 
 class ChatRequest(GenerationRequest):

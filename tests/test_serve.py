@@ -684,6 +684,7 @@ def test_chats_are_completions_of_the_chat_template(
         expected = [("assistant", choice.text, choice.finish_reason) for choice in completion.choices]
         chat = chats(**given, **limit)
         assert chat.usage == completion.usage
+        given["messages"] = [{"role": "user", "content": [{"type": "text", "text": part} for part in ("I", " saw")]}]
         messages = [(choice.message.role, choice.message.content, choice.finish_reason) for choice in chat.choices]
         assert messages == expected
         parts = [[""] * 3 for _ in expected]
@@ -697,6 +698,7 @@ def test_chats_are_completions_of_the_chat_template(
         {"tools": []},
         {"messages": []},
         {"messages": [{"role": "user", "content": None}]},
+        {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "a"}}]}]},
         {"messages": [{"role": "assistant", "content": "I"}]},
         {"messages": [{"role": "user", "content": "I saw" * 99}]},
         {"max_tokens": 0},

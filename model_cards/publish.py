@@ -32,12 +32,7 @@ from common.files import atomic_folder, check_empty_folder
 from common.models import identity_of_weights, load_merged
 from common.results import read_finished_run, settings_of_run
 from model_cards.card import read_facts, render_card, task_of
-from model_cards.measurements import (
-    add_run_facts,
-    check_labels,
-    read_run_measurements,
-    read_zero_shot_measurements,
-)
+from model_cards.measurements import add_run_facts, check_labels, read_run_measurements, read_zero_shot_measurements
 from modeling_aogpt import AOGPTConfig, MDMEncoderConfig
 from modeling_aogpt.loading import Model, find_base
 from modeling_aogpt.tokenization import load_matching_tokenizer
@@ -228,9 +223,6 @@ def push(folder: Path, repo_id: str, api: HfApi, private: bool = False) -> str:
         parent_commit=repository.sha,  # the upload fails if there is a newer commit
     )
     return commit.commit_url
-
-
-# ------------------------------------------------------------------------------------------------------------ command
 
 
 # An HTTPError means no token, no network, or a failed upload.

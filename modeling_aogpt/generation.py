@@ -22,14 +22,7 @@ from .devices import draw_uniform, inference_method, to_device
 from .generation_config import AnyOrderGenerationConfig
 from .infill import encode_with_masks
 from .orders import group_orders, index_by_position, index_by_rank, token_positions
-from .sampling import (
-    UNSUPPORTED_PROCESSORS,
-    TokenSampler,
-    is_any_of,
-    make_processors,
-    make_warpers,
-    reads_prefix,
-)
+from .sampling import UNSUPPORTED_PROCESSORS, TokenSampler, is_any_of, make_processors, make_warpers, reads_prefix
 from .unmasking import (
     DRAFTS,
     SCORE_UNMASKING,
@@ -513,9 +506,6 @@ def make_eos_ban(
     return is_banned & is_masked, to_device(eos_token_ids, is_masked.device)
 
 
-# -------------------------------------------------------------------------------------------------------- refinement
-
-
 def choose_refined_positions(
     state: DecodingState, config: AnyOrderGenerationConfig, generator: torch.Generator | None
 ) -> torch.BoolTensor:
@@ -529,9 +519,6 @@ def choose_refined_positions(
     count = is_generated.sum(dim=1, keepdim=True).clamp(min=1)
     start = (draw_uniform(len(count), 1, generator=generator, device=count.device) * count).long()
     return is_generated & ((number - start) % count < config.refine_length)
-
-
-# ---------------------------------------------------------------------------------------------------------- progress
 
 
 class GenerationProgress:

@@ -47,9 +47,6 @@ from .validation import (
 NUM_TIMES = 32
 
 
-# ------------------------------------------------------------------------------------------------------------ models
-
-
 class MDMEncoderPreTrainedModel(AOGPTPreTrainedModel):
     """Base class of all encoders (see [`AOGPTPreTrainedModel`])."""
 
@@ -162,9 +159,6 @@ class MDMEncoderModel(MDMEncoderPreTrainedModel, AOGPTStack):
         # If a sequence contains only padding, its rows attend to all rows. Otherwise, their outputs and gradients would
         # be NaN.
         return (is_token | ~is_token.any(dim=-1, keepdim=True))[:, None, None]
-
-
-# ------------------------------------------------------------------------------------------------------- likelihoods
 
 
 class MaskedScorer(TokenScorer):

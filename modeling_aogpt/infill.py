@@ -302,13 +302,10 @@ class AnyOrderInfillingMixin:
                 f"`input_ids` must be a string, a tensor (n,) or (1, n) of one text, or a list of such texts, but "
                 f"{given}."
             )
-        segments: list[list[int]] = [[]]
-        for token in input_ids.flatten().tolist():
-            if token == self.config.mask_token_id:
-                segments.append([])
-            else:
-                segments[-1].append(token)
-        return segments
+        ids = input_ids.flatten().cpu()
+        starts = (ids == self.config.mask_token_id).nonzero().flatten()
+        first, *others = (part.tolist() for part in ids.tensor_split(starts))
+        return [first, *(part[1:] for part in others)]
 
     def _start_search(
         self, segments: list[list[int]], lengths: list[int] | list[list[int]], padded_length: int | None

@@ -839,15 +839,13 @@ class AOGPTModel(AOGPTStack):
     """
 
     def _embed(self, input_ids: torch.LongTensor, positions: torch.LongTensor, has_starts: bool = True) -> torch.Tensor:
-        is_start = positions < 0 if has_starts else None
-        if is_start is None:
-            embeddings = self.embed_tokens(input_ids)
-        elif self.start_embedding is None:
-            embeddings = self.embed_tokens(input_ids.masked_fill(is_start, self.config.start_token_id))
-        else:
+        if has_starts and self.start_embedding is None:
+            input_ids = input_ids.masked_fill(positions < 0, self.config.start_token_id)
+        embeddings = self.embed_tokens(input_ids)
+        if has_starts and self.start_embedding is not None:
             # The embedding is called, not indexed, because its hooks load offloaded weights.
             start = self.start_embedding(torch.zeros_like(input_ids[:1, :1]))
-            embeddings = torch.where(is_start.unsqueeze(-1), start, self.embed_tokens(input_ids))
+            embeddings = torch.where(positions[..., None] < 0, start, embeddings)
         if self.position_embeddings is not None:
             embeddings = embeddings + self.position_embeddings(positions + 1)
         return embeddings

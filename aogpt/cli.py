@@ -67,8 +67,8 @@ def read_settings(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def read_text(text: str) -> str:
-    """Return `text`. If it is `-`, return standard input without the last line break."""
-    return sys.stdin.read().removesuffix("\n") if text == "-" else text
+    """Return `text`. If it is `-`, return standard input without a byte-order mark and the last line break."""
+    return sys.stdin.read().removeprefix("\ufeff").removesuffix("\n").removesuffix("\r") if text == "-" else text
 
 
 def load(options: argparse.Namespace) -> tuple[Model, PreTrainedTokenizerBase]:

@@ -47,7 +47,7 @@ def test_infill_reads_standard_input(
 ) -> None:
     settings = {"do_sample": False, "order": "confidence"}
     expected = tiny_model.infill("ab<mask>c", lengths=[1, 2, 3], tokenizer=tiny_tokenizer, **settings)
-    monkeypatch.setattr("sys.stdin", io.StringIO("ab<mask>c\n"))
+    monkeypatch.setattr("sys.stdin", io.StringIO("\ufeffab<mask>c\r\n", newline=""))  # of Windows
     options = ("--max_gap", "3", "--do_sample", "false", "--order", "confidence", "--json")
     output = json.loads(run(capsys, "infill", folder, *options))
     assert output["texts"] == expected.texts

@@ -50,9 +50,7 @@ def suggest_arguments(method: Callable) -> Callable:
         options.pop("token_type_ids", None)  # some tokenizers return it, but the models have no use for it
         for name in options:
             if name not in known:
-                hint = (
-                    " Use `generator=torch.Generator().manual_seed(...)`." if name == "seed" else suggest(name, known)
-                )
+                hint = " Use `generator=torch.Generator().manual_seed(0)`." if name == "seed" else suggest(name, known)
                 raise TypeError(f"`{method.__name__}` got the unknown argument `{name}`.{hint}")
         return method(*arguments, **options)
 
@@ -163,17 +161,18 @@ def check_finite(log_likelihood: torch.Tensor, dtype: torch.dtype) -> None:
 
 
 def find_tokens(input_ids: torch.LongTensor, attention_mask: torch.Tensor | None) -> torch.BoolTensor:
-    """Return a boolean tensor (batch, n) that is False at padding. Raise a `ValueError` if the mask is additive."""
+    """Return a boolean tensor (batch, n) that is False at padding. Raise a `ValueError` unless the mask is 0 and 1."""
     if attention_mask is None:
         return torch.ones_like(input_ids, dtype=torch.bool)
+    is_token = attention_mask != 0
     # The usual masks of integers are not read on an accelerator, because the CPU would have to wait for it.
     is_checked = attention_mask.is_floating_point() or (attention_mask.is_cpu and attention_mask.dtype != torch.bool)
-    if is_checked and is_readable(attention_mask) and not (attention_mask >= 0).all():
+    if is_checked and is_readable(attention_mask) and (is_wrong := is_token != attention_mask).any():
         raise ValueError(
-            "`attention_mask` must be 0 at padding and above 0 at tokens, but has negative values or NaN. If it is "
-            "additive (0 at tokens), use `attention_mask == 0`."
+            f"`attention_mask` must be 0 at padding and 1 at tokens, but contains {attention_mask[is_wrong][0]}. If it "
+            "is additive (0 at tokens), use `attention_mask == 0`. If it numbers texts, put each into a sequence."
         )
-    return attention_mask != 0
+    return is_token
 
 
 def start_mask(

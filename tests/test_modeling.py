@@ -550,15 +550,15 @@ def test_labels_of_another_shape_or_dtype_are_errors(shape: tuple[int, ...], pad
             model(ids, labels=ids.double() + 0.7)
 
 
-@pytest.mark.parametrize("mask", [torch.tensor([[0.0, 0.5, 1.5]]), torch.tensor([[0, 2, 3]])])
-def test_every_nonzero_value_of_an_attention_mask_means_token(mask: torch.Tensor) -> None:
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int64, torch.bool])
+def test_attention_masks_are_0_and_1(dtype: torch.dtype) -> None:
     ids, config = torch.tensor([[9, 3, 7]]), random_model().config
     for model in (AOGPTForAnyOrderLM(config), AOGPTForMaskedLM(config), AOGPTForCausalLM(config), random_encoder()):
-        given, expected = model(ids, attention_mask=mask).logits, model(ids[:, 1:]).logits
-        torch.testing.assert_close(given[:, 1:], expected, rtol=0, atol=1e-5)
-        for least in (torch.finfo(torch.float32).min, -1):
-            with pytest.raises(ValueError, match=r"`attention_mask` .* additive"):
-                model(ids, attention_mask=torch.tensor([[least, 0, 0]]))
+        given = model(ids, attention_mask=torch.tensor([[0, 1, 1]], dtype=dtype)).logits
+        torch.testing.assert_close(given[:, 1:], model(ids[:, 1:]).logits, rtol=0, atol=1e-5)
+        for wrong in (torch.finfo(torch.float32).min, -1, 2, 0.5, torch.nan):
+            with pytest.raises(ValueError, match=r"`attention_mask` must be 0 .* and 1"):
+                model(ids, attention_mask=torch.tensor([[wrong, 0, 1]]))
 
 
 def test_num_kept_returns_the_last_rows_and_needs_an_attention_mask(ids: torch.LongTensor) -> None:

@@ -190,8 +190,8 @@ def test_unknown_arguments_of_forward_are_errors(model: AOGPTForAnyOrderLM) -> N
         check_forward_arguments(model, {"xyz": 1})
 
 
-def test_token_mask_is_true_at_every_nonzero_value_of_the_attention_mask_but_a_first_start_token() -> None:
-    ids, mask = torch.zeros(1, 4, dtype=torch.long), torch.tensor([[0.0, 0.5, 1.0, 2.0]])
+def test_token_mask_is_true_at_tokens_but_a_first_start_token() -> None:
+    ids, mask = torch.zeros(1, 4, dtype=torch.long), torch.tensor([[0.0, 1.0, 1.0, 1.0]])
     config = AOGPTConfig()
     assert token_mask(config, ids, None).tolist() == [[True] * 4]
     assert token_mask(config, ids, mask).tolist() == [[False, True, True, True]]

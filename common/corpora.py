@@ -6,6 +6,7 @@
 
 import glob
 import hashlib
+import logging
 import os
 import re
 import sys
@@ -34,6 +35,8 @@ from common.text_files import (
     load_files,
 )
 from modeling_aogpt.validation import check_choice, suggest
+
+logger = logging.getLogger(__name__)
 
 HUB_OPTIONS = ("corpus_config", "corpus_revision", "train_split", "validation_split")
 ROWS_TO_CHECK = 100  # at the beginning of a stream
@@ -211,10 +214,20 @@ def _find_dataset(arguments: DataArguments) -> tuple[Rows, Sources, dict[str, li
         )
     chosen = _choose_splits(arguments, available)
     if os.path.isdir(path):
+        _warn_of_unread(path, available)
         return {}, [], chosen
     if not arguments.streaming:
         chosen = {split: keep_text(dataset, arguments.text_column) for split, dataset in chosen.items()}
     return chosen, [{"name": name, "commit": builder.hash}], {}
+
+
+def _warn_of_unread(folder: str, available: Mapping[str, Any]) -> None:
+    """Warn of files in a folder that are in no split: `datasets` reads one kind, and by names such as train.txt."""
+    read = {os.path.realpath(str(file)) for files in available.values() for file in files}
+    paths = filter(os.path.isfile, glob.glob(f"{glob.escape(folder)}/**", recursive=True))
+    texts = (file for file in paths if file.lower().endswith(FILE_SUFFIXES) and not file.endswith("README.md"))
+    if unread := [file for file in texts if os.path.realpath(file) not in read]:
+        logger.warning("%d files, such as %s, are not read. To read all, give a pattern.", len(unread), unread[0])
 
 
 def _choose_splits(arguments: DataArguments, available: Mapping[str, Any]) -> dict[str, Any]:

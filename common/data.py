@@ -4,6 +4,8 @@
 A corpus is selected and split (common/corpora.py), tokenized (common/encoding.py) and packed (common/packing.py).
 """
 
+import hashlib
+import json
 import logging
 from dataclasses import dataclass
 from functools import cached_property
@@ -167,7 +169,15 @@ def _make_sequences(
         "tokens": total(documents, "num_tokens"),
         "sequences": len(rows),
         **left_out,
+        **({"sha256": _hash_rows(rows)} if split == "validation" else {}),
     }
+
+
+def _hash_rows(rows: Dataset) -> str:
+    """Return a hash of the ids and labels of at most 1,000 rows. It depends on the tokenizer and its chat template."""
+    chosen = rows.select(evenly_spaced(len(rows), 1000))
+    content = [chosen[name][:] for name in ("input_ids", "labels") if name in chosen.column_names]
+    return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:16]
 
 
 def _encode_examples(

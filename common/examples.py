@@ -52,16 +52,25 @@ def make_examples(dataset: Dataset, columns: tuple[str, ...]) -> Dataset:
     return dataset.map(
         versioned(_to_json),
         batched=True,
-        fn_kwargs={"columns": columns},
+        fn_kwargs={"features": {column: dataset.features[column] for column in columns}},
         remove_columns=dataset.column_names,
         features=Features({EXAMPLE: Value("string")}),
         desc="Reading examples",
     )
 
 
-def _to_json(rows: dict[str, list], columns: tuple[str, ...]) -> dict[str, list[str]]:
-    values = zip(*(rows[column] for column in columns), strict=True)
-    return {EXAMPLE: [json.dumps(dict(zip(columns, row, strict=True)), ensure_ascii=False) for row in values]}
+def _to_json(rows: dict[str, list], features: dict[str, Any]) -> dict[str, list[str]]:
+    columns = ([_drop_padding(value, feature) for value in rows[name]] for name, feature in features.items())
+    values = (dict(zip(features, row, strict=True)) for row in zip(*columns, strict=True))
+    return {EXAMPLE: [json.dumps(row, ensure_ascii=False) for row in values]}
+
+
+def _drop_padding(value: Any, feature: Any) -> Any:
+    """Return a value without the keys that Arrow adds, with null, because other rows have them. Keep JSON as it is."""
+    if isinstance(value, dict) and isinstance(feature, dict):
+        return {key: _drop_padding(item, feature[key]) for key, item in value.items() if item is not None}
+    inner = getattr(feature, "feature", None)
+    return [_drop_padding(item, inner) for item in value] if isinstance(value, list) else value
 
 
 def encode_examples(
@@ -184,7 +193,7 @@ def _encode_chat(
 
 def _read_tools(values: dict[str, Any]) -> list | None:
     """Return the tools of a chat, which may also be a string of JSON."""
-    return _drop_nulls(json.loads(tools) if isinstance(tools := values.get("tools"), str) else tools) or None
+    return (json.loads(tools) if isinstance(tools := values.get("tools"), str) else tools) or None
 
 
 def _split_completion(prompt: Any, completion: Any, tools: list | None, tokenizer: PreTrainedTokenizerBase) -> Parts:
@@ -221,14 +230,7 @@ def _check_messages(name: str, messages: Any) -> list[dict[str, str]]:
         raise ValueError(f"`{name}` must be {MESSAGES}, but is {messages!r:.200}.")
     if any(message.get("weight") == 0 for message in messages):
         raise ValueError(f"`{name}` has an answer with `weight` 0, but all answers are learned. Remove the example.")
-    return [_drop_nulls(message) for message in messages]
-
-
-def _drop_nulls(value: Any) -> Any:
-    """Return a value without the keys that Parquet adds, with null, because other rows have them."""
-    if isinstance(value, dict):
-        return {key: _drop_nulls(item) for key, item in value.items() if item is not None}
-    return [_drop_nulls(item) for item in value] if isinstance(value, list) else value
+    return [{key: item for key, item in message.items() if item is not None} for message in messages]
 
 
 def format_example(ids: list[int], labels: list[int], tokenizer: PreTrainedTokenizerBase, colours: bool) -> str:

@@ -81,7 +81,9 @@ def read_run_measurements(results: dict[str, Any], task: str) -> list[Measuremen
     """
     values, metric = model_evaluation(results), "bits_per_byte"
     corpus = _join_names(results["arguments"].get("validation_files") or results["arguments"]["corpus"])
-    names = {"dataset_type": corpus, "dataset_name": corpus, "dataset_split": "held out", "metric_type": metric}
+    quantization = results["arguments"].get("quantization")
+    split = f"held out, measured with {quantization} projections" if quantization else "held out"
+    names = {"dataset_type": corpus, "dataset_name": corpus, "dataset_split": split, "metric_type": metric}
     return [
         Measurement(task, metric_name=f"bits per byte, {orders}", metric_value=values[key], **names)
         for key, orders in ORDER_KINDS.items()

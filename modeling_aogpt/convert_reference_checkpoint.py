@@ -60,61 +60,33 @@ ENCODER = {
     "output_layer.linear": "lm_head",
 }
 
+LAYER_NORM = {"norm": "layernorm", "qk_norm": False}
 AOGPT = ReleasedArchitecture("AO-GPT", {old: new for old, new in DECODER.items() if old != "transformer.ln_f"})
 SIGMA_GPT = ReleasedArchitecture(
     "sigma-GPT",
     {old: new for old, new in DECODER.items() if "final_layer" not in old},
-    settings={
-        "target_injection": "input",
-        "norm": "layernorm",
-        "qk_norm": False,
-        "tie_word_embeddings": True,
-        "lm_head_bias": False,
-    },
+    settings=LAYER_NORM | {"target_injection": "input", "tie_word_embeddings": True, "lm_head_bias": False},
 )
 RADD = ReleasedArchitecture(
     "RADD",
     ENCODER,
-    settings={
-        "target_injection": "none",
-        "position_encoding": "rotary",
-        "norm": "layernorm",
-        "qk_norm": False,
-        "attention_bias": False,
-        "attention_output_bias": False,
-        "hidden_act": "gelu_pytorch_tanh",
-    },
+    settings=LAYER_NORM
+    | {"target_injection": "none", "position_encoding": "rotary", "hidden_act": "gelu_pytorch_tanh"}
+    | {"attention_bias": False, "attention_output_bias": False},
 )
 SEDD = replace(RADD, name="SEDD", settings=RADD.settings | {"target_injection": "sigma", "norm_bias": False})
 MDLM = replace(SEDD, name="MDLM")  # layout of the released file; `remove_noise_level` makes it a RADD
 
 # Map from the name of each setting in released `.pt` files to its name in this package. The files also have `dropout`,
 # which inference does not use.
-SETTINGS = {
-    "n_layer": "num_hidden_layers",
-    "n_head": "num_attention_heads",
-    "n_embd": "hidden_size",
-    "block_size": "max_position_embeddings",
-    "vocab_size": "vocab_size",
-    "bias": "attention_bias",
-}
-# The same map for the config.json of encoders. `cond_dim` is the width of SEDD's noise-level embedding. RADD models
+SETTINGS = {"n_layer": "num_hidden_layers", "n_head": "num_attention_heads", "n_embd": "hidden_size"}
+SETTINGS |= {"block_size": "max_position_embeddings", "vocab_size": "vocab_size", "bias": "attention_bias"}
+# The same maps for the config.json of encoders. `cond_dim` is the width of SEDD's noise-level embedding. RADD models
 # also have this setting, but do not use it.
-ENCODER_SETTINGS = {
-    "n_blocks": "num_hidden_layers",
-    "n_heads": "num_attention_heads",
-    "hidden_size": "hidden_size",
-    "length": "max_position_embeddings",
-    "cond_dim": "target_embedding_size",
-}
-MDLM_SETTINGS = {
-    "n_blocks": "num_hidden_layers",
-    "n_heads": "num_attention_heads",
-    "hidden_dim": "hidden_size",
-    "model_length": "max_position_embeddings",
-    "cond_dim": "target_embedding_size",
-    "vocab_size": "vocab_size",
-}
+LAYERS = {"n_blocks": "num_hidden_layers", "n_heads": "num_attention_heads", "cond_dim": "target_embedding_size"}
+ENCODER_SETTINGS = LAYERS | {"hidden_size": "hidden_size", "length": "max_position_embeddings"}
+MDLM_SETTINGS = LAYERS | {"hidden_dim": "hidden_size", "model_length": "max_position_embeddings"}
+MDLM_SETTINGS["vocab_size"] = "vocab_size"
 OTHER_CONVERTER = (
     "To convert another model, use training/conversion/causal_lm.py (Llama, Qwen, GPT-2) or masked_lm.py of the same "
     "folder (LLaDA, Dream) of the repository."

@@ -280,6 +280,14 @@ def test_splits_of_a_data_set(folder: Path, tmp_path: Path) -> None:
             documents(folder, **options)
 
 
+def test_files_of_no_split_are_named(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    load_corpus(DataArguments([str(folder)]))
+    assert not caplog.text
+    (folder / "more.jsonl").write_text('{"text": "more"}\n')
+    load_corpus(DataArguments([str(folder)]))
+    assert f"1 files, such as {folder / 'more.jsonl'}, are not read" in caplog.text
+
+
 @pytest.mark.parametrize("options", [{}, {"streaming": True, "tokenizer": "gpt2"}])
 @pytest.mark.parametrize("in_files", [True, False])
 def test_copies_of_given_held_out_documents_are_not_trained_on(

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from datasets import Dataset
+from datasets import Dataset, Features, List, Value
 from packaging import version
 from peft import LoraConfig, PeftConfig, PeftModel, PrefixTuningConfig, get_peft_model
 from safetensors.torch import load_file
@@ -20,7 +20,7 @@ from transformers import AddedToken, AutoModel, LlamaConfig, LlamaForCausalLM, P
 
 from common.data import Data, load_data, load_data_of_run
 from common.data_arguments import DataArguments
-from common.examples import ExampleError, _encode_batch, encode_example, format_example
+from common.examples import EXAMPLE, ExampleError, _encode_batch, encode_example, format_example, make_examples
 from common.models import find_model, load_merged
 from common.tokenizers import train_tokenizer, vocabulary_arguments
 from model_cards.publish import PublishArguments, stage
@@ -181,10 +181,14 @@ def test_an_answer_that_must_not_be_learned_is_an_error(tokenizer: PreTrainedTok
 def test_tools_are_shown_without_the_nulls_of_parquet() -> None:
     tokenizer = KINDS["byte-level"]()
     tokenizer.chat_template = PLAIN
-    tools = [{"name": "cat", "arguments": {"a": "b", "c": None}}]
-    for given in (tools, json.dumps(tools)):
+    shown, tools = {"a": "b"}, [{"name": "cat", "arguments": {"a": "b", "c": None}}]
+    kinds = Features({"name": Value("string"), "arguments": dict.fromkeys("ac", Value("string"))})
+    rows = Dataset.from_dict({"messages": [CHAT[:2]], "tools": [tools]}).cast_column("tools", List(kinds))
+    (from_parquet,) = make_examples(rows, ("messages", "tools"))[EXAMPLE]
+    # In JSON, the author has written the null.
+    for given, arguments in ((json.loads(from_parquet)["tools"], shown), (json.dumps(tools), shown | {"c": None})):
         ids, _, _ = encode(tokenizer, messages=CHAT[:2], tools=given)
-        assert json.loads(tokenizer.decode(ids).partition("hello")[0]) == [{"name": "cat", "arguments": {"a": "b"}}]
+        assert json.loads(tokenizer.decode(ids).partition("hello")[0]) == [{"name": "cat", "arguments": arguments}]
     tokenizer.chat_template = {"default": MARKED, "tool_use": PLAIN}
     assert encode(tokenizer, messages=CHAT[:2], tools=tools)[0] == ids
     tokenizer.chat_template = "{{ messages[0].arguments | tojson }}" + PLAIN
@@ -420,6 +424,18 @@ def test_evaluation_scores_only_the_answers(model_folder: Path, tmp_path: Path, 
         nats -= float(model.log_likelihood(torch.tensor([ids]), targets=is_answer).log_likelihood)
     bits = nats / sum(data.validation["num_bytes"]) / torch.log(torch.tensor(2.0)).item()
     assert results(tmp_path / "run")["evaluations"][-1]["left_to_right"] == pytest.approx(bits, rel=1e-5)
+
+
+def test_the_facts_of_a_run_depend_on_the_chat_template(
+    model_folder: Path, tmp_path: Path, datasets_cache: None
+) -> None:
+    shutil.copytree(model_folder, tmp_path / "model")
+    chats = [{"messages": [{"role": "user", "content": f"{number}"}, CHAT[1]]} for number in range(20)]
+    corpus, template = write_rows(tmp_path / "chats.jsonl", chats), tmp_path / "model" / "chat_template.jinja"
+    before = load(corpus, tmp_path / "model").facts["validation"]
+    template.write_text(template.read_text().replace(":", ";"))  # gives the same number of tokens
+    after = load(corpus, tmp_path / "model").facts["validation"]
+    assert {name for name in before if before[name] != after[name]} == {"sha256"}
 
 
 @pytest.mark.parametrize(

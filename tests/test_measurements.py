@@ -41,6 +41,11 @@ def test_measurements_of_a_run() -> None:
     ]
 
 
+def test_a_measurement_with_quantized_weights_says_so(tmp_path: Path) -> None:
+    (measured, _) = read_measurements(copy_run(tmp_path, quantization="nf4"))
+    assert measured.dataset_split == "held out, measured with nf4 projections"
+
+
 def test_an_encoder_has_no_left_to_right_measurement(tmp_path: Path) -> None:
     results = json.loads((RUN / "results.json").read_text())
     del results["evaluations"][-1]["left_to_right"]

@@ -71,9 +71,7 @@ class DataArguments(Options):
         needs="packing=documents",
     )
     streaming: bool = option(False, "Read, tokenize and pack the corpus during training; requires tokenizer.")
-    shuffle_window: int = option(
-        4096, "Number of streamed sequences that are shuffled together.", needs="streaming", least=1
-    )
+    shuffle_window: int = option(4096, "Number of streamed sequences to shuffle together.", needs="streaming", least=1)
     validation_documents: int = option(
         1000,
         "With streaming and without validation_files, the number of documents to hold out. They are the first "

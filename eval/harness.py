@@ -28,6 +28,7 @@ from lm_eval.__main__ import cli_evaluate
 from lm_eval.api.instance import Instance
 from lm_eval.api.model import LM, CacheHook
 from lm_eval.api.registry import register_model
+from lm_eval.api.task import Task
 from lm_eval.utils import hash_string
 from torch.nn.utils.rnn import pad_sequence
 
@@ -48,6 +49,7 @@ from modeling_aogpt.orders import ORDER_NAMES, Orders, group_orders, index_by_ra
 from modeling_aogpt.tokenization import load_tokenizer
 from modeling_aogpt.validation import check_choice, check_integer, suggest
 
+BUILD_ALL_REQUESTS = Task.build_all_requests
 TOKENS_PER_CALL = 32  # generated at once; afterwards, texts that contain a stop string are complete
 
 
@@ -172,8 +174,8 @@ class AnyOrderLM(LM):
 
     @property
     def tokenizer_name(self) -> str:
-        """Name of the tokenizer in the harness's cache of requests, which are only those of the same command."""
-        return f"{self.tokenizer.name_or_path}-{hash_string(str(sys.argv))}"
+        """Name of the tokenizer and its chat template in the harness's cache of requests."""
+        return f"{self.tokenizer.name_or_path} {self.tokenizer.chat_template}"
 
     def set_cache_hook(self, cache_hook: CacheHook) -> None:
         """Raise a `ValueError` if the harness's cache of results has those of another model or other arguments."""
@@ -385,6 +387,17 @@ def stop_strings(settings: dict[str, Any]) -> Sequence[str]:
 def cut_at(text: str, until: Sequence[str]) -> str:
     """Return the text before the first of the strings `until`."""
     return text[: min((text.index(end) for end in until if end and end in text), default=len(text))]
+
+
+def build_all_requests(task: Task, tokenizer_name: str = "", **options: Any) -> None:
+    """Build the requests of a task. Those in the harness's cache are used only for the same settings, seed and data."""
+    data = [getattr(part, "_fingerprint", None) for part in (task.dataset or {}).values()]
+    seed = task.fewshot_rnd and task.fewshot_rnd.getstate()
+    key = hash_string(str([tokenizer_name, task.dump_config(), seed, data, options.get("samples")]))
+    BUILD_ALL_REQUESTS(task, tokenizer_name=key[:16], **options)
+
+
+Task.build_all_requests = build_all_requests  # the harness's own key has few settings
 
 
 @one_line_errors()

@@ -185,9 +185,8 @@ def gaps_of_file(folder: Path, options: InfillingArguments) -> list[Gap]:
         # A text that ends with a gap needs end-of-text, which shows how long the gap is.
         before, after = cut_around(ids[:start], ids[start + length :] or [tokenizer.eos_token_id], room)
         gap = Gap([*before, *ids[start : start + length], *after], len(before), length)
-        gaps.append(
-            replace(gap, task_id=row.get("task_id", number), has_space=lacks_space(before, parts["prefix"], tokenizer))
-        )
+        has_space = lacks_space(before, parts["prefix"], tokenizer)
+        gaps.append(replace(gap, task_id=row.get("task_id", number), has_space=has_space))
     if not gaps:
         raise ValueError(f"{options.file} is empty. Use a file with rows.")
     return gaps

@@ -80,9 +80,7 @@ class Judge:
                 "Generate longer samples."
             )
         cut = [sequences[index][: self.longest] for index in judged]
-        nats = score_sequences(
-            self.scorer, cut, "left_to_right", num_orders=1, seed=0, batch_size=batch_size, name="Judging"
-        )
+        nats = score_sequences(self.scorer, cut, "left_to_right", 1, 0, batch_size, name="Judging")
         counts = np.array([len(ids) - 1 for ids in cut])
         perplexities, pooled = np.exp(nats / counts), perplexity_over(nats, counts)
         found = dict(zip(judged, perplexities.tolist(), strict=True))

@@ -84,9 +84,7 @@ class ScoringArguments(Options):
     data_dir: str | None = option(
         None, "Folder with local files of the datasets. By default, the Hub is used.", needs="datasets"
     )
-    split: str | None = option(
-        None, "Split of all datasets. Defaults to the split of the published tables.", needs="datasets"
-    )
+    split: str | None = option(None, "Split of all datasets. Defaults to that of published tables.", needs="datasets")
     sequence_length: int | None = option(
         None,
         "Number of tokens in a sequence. Defaults to the run's value or, for other models, to the model's maximum; for "

@@ -3,6 +3,7 @@
 
 import json
 import re
+from functools import partial
 from itertools import accumulate, chain
 from pathlib import Path
 from typing import Any
@@ -456,8 +457,17 @@ def test_a_stopped_run_continues(folder: str, data: Path, tmp_path: Path, monkey
             run_tasks(folder, data, tmp_path / "two.json", str(tmp_path / "answers"), **options)
 
 
-def test_requests_are_cached_for_the_same_command_only(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    name = AnyOrderLM(folder).tokenizer_name
-    assert AnyOrderLM(folder).tokenizer_name == name
-    monkeypatch.setattr("sys.argv", ["harness.py", "--gen_kwargs", "temperature=1"])
-    assert AnyOrderLM(folder).tokenizer_name != name
+def test_cached_requests_have_the_same_settings(
+    folder: str, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lm_eval.caching.cache.PATH", str(tmp_path / "requests"))
+    evaluate, output = lm_eval.simple_evaluate, tmp_path / "results.json"
+    for length, text, num_files in ((3, "a", 1), (5, "a", 2), (5, "a", 2), (5, "b", 3)):
+        if text == "b":
+            data.write_text(json.dumps({"prompt": "b", "suffix": "cd"}))
+        options = {"cache_requests": True, "gen_kwargs": {"max_gen_toks": length}}
+        monkeypatch.setattr(lm_eval, "simple_evaluate", partial(evaluate, **options))
+        run_tasks(folder, data, output)
+        (context, settings), *_ = json.loads(output.read_text())[1]["written"][0]["arguments"]
+        assert (context, settings["max_gen_toks"]) == (f"cd\n\n{text}", length)
+        assert len([*tmp_path.glob("requests/requests-written*")]) == num_files

@@ -43,9 +43,7 @@ class SpeedArguments(Options):
     """Options of eval/benchmarks/speed.py."""
 
     model: str | None = option(None, "Folder or Hub name of a decoder. Defaults to --size with random weights.")
-    size: Literal["tiny", "small", "medium"] = option(
-        "small", "Model size: the paper's small and medium, or a tiny one."
-    )
+    size: Literal["tiny", "small", "medium"] = option("small", "Model size: the paper's small or medium, or tiny.")
     length: int | None = option(None, "Number of tokens in a sequence. Defaults to the model's maximum.")
     steps: list[int] = option([16, 32, 64, 128], "Numbers of steps, limited to the number of tokens.", least=1)
     batch_size: list[int] = option([1], "Numbers of sequences that are generated at once.", least=1)

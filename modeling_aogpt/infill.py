@@ -256,7 +256,7 @@ class AnyOrderInfillingMixin:
         """Return the settings for `generate`. Raise the errors that `generate` would raise."""
         check_generator(generator)
         if tokenizer is not None and not isinstance(tokenizer, PreTrainedTokenizerBase):
-            raise TypeError(f"`tokenizer` must be one of Transformers, but has type {type(tokenizer).__name__}.")
+            raise TypeError(f"`tokenizer` must be a tokenizer of Transformers, not a {type(tokenizer).__name__}.")
         others = ("generation_config", "logits_processor", "streamer", "token_type_ids")
         config = kwargs.get("generation_config") or self.generation_config
         arguments = {name: value for name, value in kwargs.items() if name not in others}

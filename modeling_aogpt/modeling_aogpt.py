@@ -170,27 +170,6 @@ def eager_attention_forward(
     return (weights @ value).transpose(1, 2), weights
 
 
-def attend(
-    module: nn.Module,
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    attention_mask: torch.Tensor | None,
-    scaling: float,
-    **kwargs: Unpack[TransformersKwargs],
-) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Call the attention function of the configuration. Arguments and results are as in [`eager_attention_forward`]."""
-    implementation = module.config._attn_implementation
-    if attention_mask is not None and implementation != "eager":
-        implementation = "sdpa"  # other kernels support only causal and padding masks
-    attention: Callable = ALL_ATTENTION_FUNCTIONS.get_interface(implementation, eager_attention_forward)
-    # Training repeats the same shapes, so cuDNN's execution plans are reused.
-    has_fixed_shape = torch.is_grad_enabled() and attention_mask is None
-    allows_cudnn = has_fixed_shape or torch.compiler.is_compiling()
-    with nullcontext() if allows_cudnn else without_cudnn_attention(query.device):
-        return attention(module, query, key, value, attention_mask, scaling=scaling, **kwargs)
-
-
 class AOGPTAttention(nn.Module):
     """Grouped-query attention between rows."""
 
@@ -242,6 +221,19 @@ class AOGPTAttention(nn.Module):
             torch.mul(normalized, joint.norm_weight, out=rotated)
         return states
 
+    def attend(
+        self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor | None, **kwargs: Any
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Call the attention function of the configuration (see [`eager_attention_forward`])."""
+        implementation = self.config._attn_implementation
+        if mask is not None and implementation != "eager":
+            implementation = "sdpa"  # other kernels support only causal and padding masks
+        attention: Callable = ALL_ATTENTION_FUNCTIONS.get_interface(implementation, eager_attention_forward)
+        # Training repeats the same shapes, so cuDNN's execution plans are reused.
+        allows_cudnn = (torch.is_grad_enabled() and mask is None) or torch.compiler.is_compiling()
+        with nullcontext() if allows_cudnn else without_cudnn_attention(query.device):
+            return attention(self, query, key, value, mask, scaling=self.scaling, **kwargs)
+
     def forward(
         self,
         hidden_states: torch.Tensor,
@@ -280,7 +272,7 @@ class AOGPTAttention(nn.Module):
             query = cache.unpack(query)
         elif attention_mask is not None:
             attention_mask = attention_mask[:, :, kept]  # (batch or 1, 1, kept rows or 1, slots)
-        output, weights = attend(self, query, key, value, attention_mask, self.scaling, **kwargs)
+        output, weights = self.attend(query, key, value, attention_mask, **kwargs)
         if is_packed:
             output = cache.pack(output, len(hidden_states[0, kept]))
         return self.o_proj(output.flatten(2)), weights  # (batch, kept rows, hidden_size)

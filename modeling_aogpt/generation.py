@@ -318,9 +318,9 @@ class AnyOrderGenerationMixin(GenerationMixin):
             eos_ban=eos_ban,
         )
         if config.strategy == "speculative":
-            return SpeculativeSampler(state, sampler, DRAFTS[config.draft], config.draft_length)
+            return SpeculativeSampler(sampler, DRAFTS[config.draft], config.draft_length)
         rule = make_unmasking_rule(config, self.config.num_valid_tokens, generator)
-        return ParallelSampler(state, rule, sampler, config.certainty, config.window)
+        return ParallelSampler(sampler, rule, config.certainty, config.window)
 
     def _make_output(
         self, state: DecodingState, sampler: ParallelSampler | SpeculativeSampler, progress: "GenerationProgress"

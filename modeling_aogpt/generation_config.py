@@ -265,11 +265,6 @@ class AnyOrderGenerationConfig(GenerationConfig):
         return self.orders.is_left_to_right and self.unmasking != "threshold"
 
     @property
-    def has_left_to_right_order(self) -> bool:
-        """Return whether `order` is `"left_to_right"`. With `stride`, this is the order within blocks."""
-        return isinstance(self.order, str) and self.order == "left_to_right"
-
-    @property
     def unmasks_one_by_one(self) -> bool:
         """Return whether each token is drawn given all tokens before it in the order."""
         return self.num_steps is None and self.unmasking not in ADAPTIVE_UNMASKING

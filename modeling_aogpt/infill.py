@@ -95,6 +95,7 @@ class LengthSearch:
     segments: list[list[int]]  # ids of each part of the text between the gaps
     lengths: list[list[int]]  # to compare, for each gap
     most: int  # largest sum of the lengths with which the text is not too long
+    padded_length: int | None  # length to which the text is padded
     scores: dict[tuple[int, ...], float] = field(default_factory=dict)
 
     @property
@@ -208,11 +209,11 @@ class AnyOrderInfillingMixin:
         options = {name: kwargs.get(name) for name in ("logits_processor", "streamer")}
         generate = partial(self._generate, config=settings, generator=generator, **options)
         if longest is not None:
-            outputs = self._fill_until_end(searches, padded_length, settings, generate)
+            outputs = self._fill_until_end(searches, settings, generate)
         else:
-            order = "left_to_right" if settings.has_left_to_right_order else "confidence"
-            self._compare_lengths(searches, padded_length, excluded, order)
-            chosen_ids = [self._insert_masks(search.segments, search.best, padded_length) for search in searches]
+            order = "left_to_right" if settings.order == "left_to_right" else "confidence"
+            self._compare_lengths(searches, excluded, order)
+            chosen_ids = [self._insert_masks(search, search.best) for search in searches]
             samples = generate(*pad_texts(chosen_ids)).sequences.unflatten(0, (len(texts), -1))
             outputs = [
                 InfillingOutput(
@@ -344,15 +345,14 @@ class AnyOrderInfillingMixin:
                 f"With the {kind} of `lengths`, the text has {needed} tokens, but it may have at most {most}. Pass "
                 "smaller `lengths` or a shorter text."
             )
-        return LengthSearch(segments, [list(dict.fromkeys(values)) for values in per_gap], most - num_tokens)
+        compared = [list(dict.fromkeys(values)) for values in per_gap]
+        return LengthSearch(segments, compared, most - num_tokens, padded_length)
 
-    def _insert_masks(
-        self, segments: list[list[int]], lengths: Iterable[int], padded_length: int | None
-    ) -> torch.LongTensor:
-        ids = list(segments[0])
-        for length, segment in zip(lengths, segments[1:], strict=True):
+    def _insert_masks(self, search: LengthSearch, lengths: Iterable[int]) -> torch.LongTensor:
+        ids, padded = list(search.segments[0]), search.padded_length
+        for length, segment in zip(lengths, search.segments[1:], strict=True):
             ids += [self.config.mask_token_id] * length + segment
-        num_padding = 0 if padded_length is None else padded_length + self._num_starts(segments) - len(ids)
+        num_padding = 0 if padded is None else padded + self._num_starts(search.segments) - len(ids)
         return torch.tensor(ids + self._end_of_text_ids()[:1] * num_padding)
 
     def _num_starts(self, segments: list[list[int]]) -> int:
@@ -364,11 +364,7 @@ class AnyOrderInfillingMixin:
         return list(eos) if isinstance(eos, list) else [eos]
 
     def _fill_until_end(
-        self,
-        searches: list[LengthSearch],
-        padded_length: int | None,
-        settings: AnyOrderGenerationConfig,
-        generate: partial[ModelOutput],
+        self, searches: list[LengthSearch], settings: AnyOrderGenerationConfig, generate: partial[ModelOutput]
     ) -> list[InfillingOutput]:
         """Fill in each gap until the model predicts its end, and score the samples."""
         mask, end = self.config.mask_token_id, self._end_of_text_ids()[0]
@@ -385,7 +381,7 @@ class AnyOrderInfillingMixin:
                 "and `min_new_tokens`. (`lengths` sets the smallest number of tokens.)"
             )
         # 1. Fill in the gaps. Each has as many masks as the largest of its lengths.
-        texts = [self._insert_masks(search.segments, map(max, search.lengths), padded_length) for search in searches]
+        texts = [self._insert_masks(search, map(max, search.lengths)) for search in searches]
         rows, is_token = pad_texts(texts)
         is_mask, columns = rows == mask, torch.arange(rows.shape[1])
         is_first = is_mask & ~F.pad(is_mask[:, :-1], (1, 0))
@@ -411,15 +407,13 @@ class AnyOrderInfillingMixin:
         for number, (text, search) in enumerate(zip(texts, searches, strict=True)):
             best = number * count + scores[number * count :][:count].argsort(descending=True, stable=True)
             filled = [sequences[sample, is_text[sample]] for sample in best]
-            width = max(map(len, filled)) if padded_length is None else len(text)
+            width = max(map(len, filled)) if search.padded_length is None else len(text)
             candidates = lengths[best, : len(search.lengths)]
             ids = torch.stack([F.pad(row, (0, width - len(row)), value=end) for row in filled]).to(output.sequences)
             outputs.append(InfillingOutput(ids, candidates[0], candidates, scores[best]))
         return outputs
 
-    def _compare_lengths(
-        self, searches: list[LengthSearch], padded_length: int | None, excluded: list[int], order: str
-    ) -> None:
+    def _compare_lengths(self, searches: list[LengthSearch], excluded: list[int], order: str) -> None:
         """Fill in all candidates in an `order`, without `excluded` ids, and add their scores to each search."""
         greedy = AnyOrderGenerationConfig(
             order=order, do_sample=False, stop_at_eos=False, suppress_tokens=excluded or None
@@ -431,7 +425,7 @@ class AnyOrderInfillingMixin:
                 if compared is not None
                 for lengths in search.candidates(compared)
             ]
-            texts = [self._insert_masks(search.segments, lengths, padded_length) for search, lengths in candidates]
+            texts = [self._insert_masks(search, lengths) for search, lengths in candidates]
             scores = zip(candidates, self._score_texts(texts, greedy), strict=True)
             progress = {"desc": "Comparing lengths", "total": len(texts), "delay": SECONDS_WITHOUT_PROGRESS_BAR}
             for (search, lengths), score in logging.tqdm(scores, **progress):

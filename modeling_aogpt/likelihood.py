@@ -311,8 +311,7 @@ def score_orders(
     Without `sets`, all tokens are targets, and an ensemble for a token permutes all tokens before it.
     """
     is_target, is_context = (scorer.is_token, torch.zeros_like(scorer.is_token)) if sets is None else sets
-    num_context = is_context.sum(dim=-1)
-    max_targets, max_context = int(is_target.sum(dim=-1).max()), int(num_context.max())
+    max_targets, max_context = (int(is_member.sum(dim=-1).max()) for is_member in (is_target, is_context))
     # With more target rows than context rows, most attention scores would be wasted on pairs of different orders.
     orders_per_pass = max(1, min(max_context, scorer.rows_per_pass - max_context) // max(1, max_targets))
     is_context_random = of_context.is_random or ensemble_size > 1
@@ -336,7 +335,7 @@ def score_orders(
         # 2. Score the targets of every branch given the context.
         scores = scorer.score(columns, branches)
         if sets is not None:
-            scores = scorer.score_ensemble(scores, columns, num_context, branches, ensemble_size)
+            scores = scorer.score_ensemble(scores, columns, branches, ensemble_size)
         elif ensemble_size > 1:
             scores = scores + ensemble_gain_along_orders(scorer, columns, scores, ensemble_size)
         # 3. Sum the scores of each branch. Average the scores of each token.
@@ -468,16 +467,13 @@ class RowScorer(TokenScorer):
         return scores
 
     def score_permutations(
-        self,
-        columns: torch.LongTensor,
-        num_context: torch.LongTensor,
-        branches: torch.LongTensor,
-        num_permutations: int,
+        self, columns: torch.LongTensor, branches: torch.LongTensor, num_permutations: int
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Return log(mean of p) and the mean of log p over random permutations of the context; 0 outside branches.
 
         `columns` and `branches` are as in [`score`], for one copy of the batch.
         """
+        num_context = (branches == CONTEXT).sum(dim=-1)
         copies, parts = max(1, self.rows_per_pass // max(1, columns.numel())), []
         for start in range(0, num_permutations, copies):
             number = min(copies, num_permutations - start)
@@ -488,17 +484,12 @@ class RowScorer(TokenScorer):
         return log_mean, scores.mean(dim=0)
 
     def score_ensemble(
-        self,
-        scores: torch.Tensor,
-        columns: torch.LongTensor,
-        num_context: torch.LongTensor,
-        branches: torch.LongTensor,
-        ensemble_size: int,
+        self, scores: torch.Tensor, columns: torch.LongTensor, branches: torch.LongTensor, ensemble_size: int
     ) -> torch.Tensor:
         """Return log p_ens (batch, rows) over the current order (with `scores`) and `ensemble_size` - 1 others."""
         if ensemble_size == 1:
             return scores
-        others, _ = self.score_permutations(columns, num_context, branches, ensemble_size - 1)
+        others, _ = self.score_permutations(columns, branches, ensemble_size - 1)
         ensemble = torch.logaddexp(scores, others + math.log(ensemble_size - 1)) - math.log(ensemble_size)
         return ensemble.masked_fill(branches < 0, 0.0)
 
@@ -536,7 +527,7 @@ def ensemble_gain_along_orders(
         num_context = torch.full_like(num_tokens, rank)
         branches = chain(num_context, torch.where(rank < num_tokens, rank + 1, 0), orders.shape[1])
         current = scores.masked_fill(branches < 0, 0.0)
-        gain += scorer.score_ensemble(current, orders, num_context, branches, ensemble_size) - current
+        gain += scorer.score_ensemble(current, orders, branches, ensemble_size) - current
     return gain
 
 
@@ -560,7 +551,7 @@ def ensemble_gain_of_random_orders(
         orders = random_orders(batch_size, length, generator=scorer.generator, device=num_tokens.device)
         orders = group_orders(orders, (~scorer.is_token).long())
         branches = parallel_queries(num_context, torch.where(num_gaining > 0, num_tokens, 0), length)
-        ensemble, single = scorer.score_permutations(orders, num_context, branches, ensemble_size)
+        ensemble, single = scorer.score_permutations(orders, branches, ensemble_size)
         weights = num_gaining.double() / (num_tokens - num_context).clamp(min=1)
         gain_of_draw = (ensemble - single) * weights[:, None]
         gain += index_by_position(gain_of_draw, orders) / num_draws

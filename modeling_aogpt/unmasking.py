@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 import torch
 
-from .decoding_state import CachedDecodingState, DecodingState, QueryResult, leading_indices
+from .decoding_state import DecodingState, QueryResult, leading_indices
 from .devices import draw_uniform, to_device
 from .orders import group_orders, index_by_position
 from .sampling import SampledTokens, TokenSampler, draw_tokens
@@ -326,14 +326,9 @@ class ParallelSampler:
     """
 
     def __init__(
-        self,
-        state: DecodingState,
-        rule: UnmaskingRule,
-        sampler: TokenSampler,
-        certainty: str | None = None,
-        window: int | None = None,
+        self, sampler: TokenSampler, rule: UnmaskingRule, certainty: str | None = None, window: int | None = None
     ) -> None:
-        self.state, self.rule, self.sampler = state, rule, sampler
+        self.state, self.rule, self.sampler = sampler.state, rule, sampler
         self.certainty, self.window = certainty, window
         self.needs_measures = certainty is not None or rule.is_adaptive
 
@@ -496,13 +491,9 @@ class SpeculativeSampler:
     """
 
     def __init__(
-        self,
-        state: CachedDecodingState,
-        sampler: TokenSampler,
-        draft: Callable[[TokenSampler, torch.LongTensor], Drafts],
-        draft_length: int,
+        self, sampler: TokenSampler, draft: Callable[[TokenSampler, torch.LongTensor], Drafts], draft_length: int
     ) -> None:
-        self.state, self.sampler, self.draft, self.draft_length = state, sampler, draft, draft_length
+        self.state, self.sampler, self.draft, self.draft_length = sampler.state, sampler, draft, draft_length
         # Numbers of drafts and of accepted drafts over all rounds, without those that cannot be rejected.
         self.num_drafts = self.num_accepted = 0
         self._step = 0

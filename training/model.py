@@ -50,7 +50,7 @@ def create_model(
     settings = model.generation_config
     if training.orders in LEFT_TO_RIGHT_ORDERS and training.stride is None:
         settings.order = "left_to_right"  # the default of `generate`
-    elif settings.has_left_to_right_order:
+    elif settings.order == "left_to_right":
         settings.order = None
     if training.max_gap_length is not None:
         model.config.max_gap_length = training.max_gap_length

@@ -66,9 +66,8 @@ class Judge:
         The result is a dictionary with these keys:
 
         * `mean`: Mean of the perplexities of the samples.
-        * `mean_standard_error`: Standard error of the mean; None if there is only one value.
         * `pooled`: Perplexity over all tokens, to which long samples contribute more.
-        * `pooled_standard_error`: Its standard error; None if there is only one value.
+        * `mean_standard_error`, `pooled_standard_error`: Their standard errors; None if there is only one value.
         * `perplexities`: Perplexity of each sample; None if it has fewer than two tokens.
         * `unjudged`: Number of samples with fewer than two tokens.
         * `truncated`: Number of samples that were cut to the judge's maximum length.

@@ -87,9 +87,8 @@ def stage(source: Path, repo_id: str, folder: Path, arguments: PublishArguments)
     check_empty_folder(folder)
     if settings_of_run(source):  # `source` is the model folder of a run
         source = source.absolute().parent
-    run = source if (source / "model").is_dir() else None
-    model_folder = source / "model" if run else source
-    results = read_finished_run(run) if run else None
+    is_run = (source / "model").is_dir()
+    model_folder, results = (source / "model", read_finished_run(source)) if is_run else (source, None)
     model = load_local(model_folder)
     tokenizer = load_matching_tokenizer(model.config, arguments.tokenizer or str(model_folder))
     length = results["arguments"]["sequence_length"] if results else model.config.max_position_embeddings

@@ -171,16 +171,6 @@ def replace_start_row(
     return (0, None) if replaces_all else (1, starts if is_any else None)
 
 
-def begins_with_start(
-    config: AOGPTConfig, input_ids: torch.LongTensor, attention_mask: torch.Tensor | None, cache: Cache | None
-) -> torch.BoolTensor:
-    """Return whether each text of a generation begins with the start token, a tensor (batch,)."""
-    if hasattr(cache, VISIBLE_NAME) and (num_cached := cache.get_seq_length()) > 0:
-        return read_cached_starts(cache, num_cached, input_ids) >= 0
-    is_whole = attention_mask is not None and attention_mask.shape == input_ids.shape
-    return start_mask(config, input_ids, attention_mask if is_whole else None).any(dim=1)
-
-
 def warn_if_started(config: AOGPTConfig, tokens: torch.LongTensor) -> None:
     """Warn if a first token of a text (one of `tokens`) is a beginning-of-text or end-of-text token."""
     ends = config.eos_token_id if isinstance(config.eos_token_id, list) else [config.eos_token_id]
@@ -391,12 +381,19 @@ class CausalGenerationMixin(GenerationMixin):
         if (position_ids := kwargs.get("position_ids")) is not None:
             last = int(position_ids.max())
             if last == self.config.max_position_embeddings - 1 and self.config.start_token_id is not None:
-                has_start = begins_with_start(
-                    self.config, input_ids, kwargs.get("attention_mask"), kwargs.get(CACHE_NAME)
-                )
+                has_start = self._begins_with_start(input_ids, kwargs.get("attention_mask"), kwargs.get(CACHE_NAME))
                 last = int((position_ids - has_start[:, None].long()).max())
             check_last_position(self.config, last + 1)
         return super().prepare_inputs_for_generation(input_ids, **kwargs)
+
+    def _begins_with_start(
+        self, input_ids: torch.LongTensor, attention_mask: torch.Tensor | None, cache: Cache | None
+    ) -> torch.BoolTensor:
+        """Return whether each text of a generation begins with the start token, a tensor (batch,)."""
+        if hasattr(cache, VISIBLE_NAME) and (num_cached := cache.get_seq_length()) > 0:
+            return read_cached_starts(cache, num_cached, input_ids) >= 0
+        is_whole = attention_mask is not None and attention_mask.shape == input_ids.shape
+        return start_mask(self.config, input_ids, attention_mask if is_whole else None).any(dim=1)
 
     def _get_candidate_generator(
         self, *, generation_config: GenerationConfig, input_ids: torch.LongTensor, **options: Any
@@ -409,7 +406,7 @@ class CausalGenerationMixin(GenerationMixin):
             generator.eos_token_id = input_ids.new_empty(0)
         mask, cache = (options["model_kwargs"].get(name) for name in ("attention_mask", CACHE_NAME))
         num_unused = 0 if mask is None else int((mask == 0).sum())
-        num_unused += int(begins_with_start(self.config, input_ids, mask, cache).any())
+        num_unused += int(self._begins_with_start(input_ids, mask, cache).any())
         longest = min(generation_config.max_length, self.config.max_position_embeddings + num_unused) - 1
         draft = generator.get_candidates
 

@@ -1065,11 +1065,10 @@ class AOGPTForAnyOrderLM(AOGPTWithHead, AnyOrderGenerationMixin, AnyOrderInfilli
             attention is causal, no token then attends to them, and no attention mask is needed.
         """
         input_ids = prepare_input_ids(self, input_ids, attention_mask)
-        batch_size, length = input_ids.shape
         if orders is None:
-            orders = left_to_right_orders(batch_size, length, device=input_ids.device)
+            orders = left_to_right_orders(*input_ids.shape, device=input_ids.device)
         elif should_validate(self, input_ids):
-            check_orders("orders", orders, batch_size, length)
+            check_orders("orders", orders, *input_ids.shape)
         has_start_tokens &= self.config.start_token_id is not None
         is_given = find_tokens(input_ids, attention_mask)
         is_token = token_mask(self.config, input_ids, attention_mask) if has_start_tokens else is_given

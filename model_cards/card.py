@@ -36,15 +36,10 @@ def find_cards() -> dict[str, tuple[Path, str | None]]:
 
 
 def read_facts(card: str, default: str = "default") -> dict[str, Any]:
-    """Return the facts of a card as a dictionary.
+    """Return the facts of `card`, the name of a card in this folder or the path of a YAML file.
 
-    Args:
-        card: Name of a card in this folder, or path of a YAML file.
-        default: Card that supplies facts missing from the file of `card`. Facts missing from both come from
-            `default.yaml`.
-
-    Raises:
-        ValueError: If there is no such card, its file cannot be read, or the file has unknown keys.
+    The card `default` supplies facts that are missing from this file. Facts missing from both come from `default.yaml`.
+    Raise a `ValueError` if there is no such card, its file cannot be read, or the file has unknown keys.
     """
     cards = find_cards()
     path, size = cards.get(card, (Path(card), None))

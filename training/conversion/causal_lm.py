@@ -49,11 +49,8 @@ def convert_config(
 ) -> AOGPTConfig:
     """Return the configuration of the any-order model. For a GPT-2, it has a target injection by adaLN.
 
-    Args:
-        source (`PreTrainedConfig`): Configuration of the causal language model.
-        names (`set` of `str`): Names of the weights of the source. They show which biases and norms it has.
-        start_token_id (`int`): Token that begins every sequence.
-        max_length (`int`, *optional*): Length of the longest sequence. Defaults to the limit of the source.
+    The `names` of the weights of the source show which biases and norms it has. The start token begins every sequence.
+    `max_length` is the length of the longest sequence. It defaults to the limit of the source.
     """
     given = json.loads(source.to_json_string())
     return AOGPTConfig(

@@ -207,7 +207,7 @@ class Sample:
         row = row[: len(logprobs) - len(self.given)]
         if -torch.inf in (value for value, _ in logprobs):  # JSON has no infinity, and clients skip null
             raise ApiError(400, "A token has probability 0, so `logprobs` is infinite. Remove `logprobs`.", "logprobs")
-        starts = find_starts(self.given, len(self.prompt), self.tokenizer)
+        starts = find_starts(self.given, self.prompt, self.tokenizer)
         texts = [self.read(row[:number]) for number in range(len(row) + 1)]
         starts += [len(self.prompt) + num_final(text, texts[-1]) for text in texts[:-1]]
         kept = [

@@ -2,6 +2,7 @@
 """The text around a gap or before a continuation: cutting it to a number of tokens, and decoding what follows it."""
 
 from collections.abc import Sequence, Set
+from difflib import SequenceMatcher
 from typing import TypeVar
 
 from transformers import PreTrainedTokenizerBase
@@ -61,8 +62,11 @@ def num_final(text: str, whole: str) -> int:
     return next((n for n, pair in enumerate(zip(text, whole, strict=False)) if len({*pair}) > 1), len(text))
 
 
-def find_starts(ids: list[int], length: int, tokenizer: PreTrainedTokenizerBase) -> list[int]:
-    """Return the index of the first character of each of `ids`, the last tokens of a text of `length` characters."""
+def find_starts(ids: list[int], text: str, tokenizer: PreTrainedTokenizerBase) -> list[int]:
+    """Return the index in `text` of the first character of each of `ids`, its last tokens.
+
+    If the tokenizer changed the length of the text (accents, ligatures, spaces), decoded and given text are aligned.
+    """
     starts, end = [], 0
     for number in range(len(ids)):
         known = ids[max(0, number - NUM_TOKENS_BEFORE) : number]
@@ -70,4 +74,9 @@ def find_starts(ids: list[int], length: int, tokenizer: PreTrainedTokenizerBase)
         before, after, whole = tokenizer.batch_decode(parts, clean_up_tokenization_spaces=False)
         starts.append(end - len(before) + num_final(before, whole))
         end += len(after) - len(before)
-    return [length - end + start for start in starts]
+    decoded = tokenizer.decode(ids, clean_up_tokenization_spaces=False)
+    if len(decoded) == len(text) or text.endswith(decoded):
+        return [len(text) - end + start for start in starts]
+    blocks = SequenceMatcher(None, decoded, text, autojunk=False).get_opcodes()
+    found = [next(block[1:] for block in blocks if start < block[2] or block is blocks[-1]) for start in starts]
+    return [min(new + start - old, new_end) for start, (old, _, new, new_end) in zip(starts, found, strict=True)]

@@ -1,6 +1,7 @@
 # Copyright 2026 The AO-GPT package authors. SPDX-License-Identifier: Apache-2.0
 """Tokenization of documents, with the bytes and the context of their tokens."""
 
+import logging
 import re
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -46,7 +47,7 @@ def encode_documents(
     if context_marks is not None:
         columns["labels"] = Sequence(Value("int32"))
     options = {"tokenizer": tokenizer, "with_token_bytes": with_token_bytes, "context_marks": context_marks}
-    return texts.map(
+    encoded = texts.map(
         versioned(_encode_selected, tokenization),
         batched=True,
         input_columns="text",
@@ -56,6 +57,17 @@ def encode_documents(
         num_proc=num_workers,
         desc="Tokenizing",
     )
+    warn_of_unknown((chunk.flatten().to_numpy() for chunk in encoded.data.column("input_ids").chunks), tokenizer)
+    return encoded
+
+
+def warn_of_unknown(parts: Iterable[np.ndarray], tokenizer: PreTrainedTokenizerBase) -> None:
+    """Warn if ids contain the unknown token, which costs few bits, whatever it replaces. GPT-2's is end-of-text."""
+    unknown = tokenizer.unk_token_id
+    count = 0 if unknown in (None, tokenizer.eos_token_id) else sum(np.count_nonzero(ids == unknown) for ids in parts)
+    if count:
+        text = "%d tokens are %s, as the tokenizer lacks some characters. Bits per byte are too low. Remove such texts."
+        logging.getLogger(__name__).warning(text, count, tokenizer.unk_token)
 
 
 def _encode_selected(
@@ -113,12 +125,7 @@ def split_context(text: str, context_marks: str) -> tuple[str, list[bool]]:
 
     Each part of the context begins with the first of the two characters in `context_marks`, and ends with the second.
 
-    Raises:
-        ValueError: If the marks of a text are not in pairs.
-
-    Examples:
-        >>> split_context("[ab]c[d]", "[]")
-        ('abcd', [True, True, False, True])
+    Raise a `ValueError` if the marks of a text are not in pairs.
     """
     opening, closing = map(re.escape, context_marks)
     parts = re.split(f"{opening}([^{opening}{closing}]*){closing}", text)  # those with odd indices are context

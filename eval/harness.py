@@ -23,6 +23,7 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any, NoReturn
 
 import lm_eval.models  # noqa: F401  # otherwise, the harness would not register its own models
+import numpy as np
 import torch
 from lm_eval.__main__ import cli_evaluate
 from lm_eval.api.instance import Instance
@@ -34,6 +35,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from aogpt.texts import cut_around, decode_after, find_end, find_special_ids, lacks_space
 from common.commands import Options, one_line_errors, option, progress_bar
+from common.encoding import warn_of_unknown
 from common.hardware import default_device
 from common.models import find_model, identity_of_configs, identity_of_weights
 from common.processes import gather, start_accelerator
@@ -238,6 +240,7 @@ class AnyOrderLM(LM):
         With `with_greedy=False`, the second value is not computed, and is False. Queries of similar length share a
         batch, so batches contain little padding.
         """
+        warn_of_unknown((np.array(query.ids) for query in queries), self.tokenizer)
         longest_first = sorted(range(len(queries)), key=lambda index: -len(queries[index].ids))
         batches = split_batches(longest_first, self.batch_size)
         items = [(query, with_greedy) for query in queries]

@@ -54,7 +54,9 @@ class Judge:
 
     def encode(self, samples: Sequence[Sample], tokenizer: PreTrainedTokenizerBase) -> list[list[int]]:
         """Return the judge's token ids for samples. `tokenizer` belongs to the model that generated the samples."""
-        if _have_same_ids(tokenizer, self.tokenizer):
+        pair = (tokenizer, self.tokenizer)  # compared without mask tokens, which samples do not contain
+        mine, others = (one.get_vocab().items() - {(one.mask_token, one.mask_token_id)} for one in pair)
+        if mine == others:
             return [sample.ids for sample in samples]
         end_of_text = self.tokenizer.eos_token or "\n"
         texts = [sample.text.replace(tokenizer.eos_token, end_of_text) for sample in samples]
@@ -93,12 +95,6 @@ class Judge:
             "unjudged": len(sequences) - len(judged),
             "truncated": sum(len(ids) > self.longest for ids in sequences),
         }
-
-
-def _have_same_ids(one: PreTrainedTokenizerBase, other: PreTrainedTokenizerBase) -> bool:
-    """Return whether two tokenizers have the same vocabulary, except for mask tokens, which samples do not contain."""
-    mine, others = (part.get_vocab().items() - {(part.mask_token, part.mask_token_id)} for part in (one, other))
-    return mine == others
 
 
 def make_samples(sequences: list[list[int]], tokenizer: PreTrainedTokenizerBase) -> list[Sample]:

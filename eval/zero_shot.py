@@ -208,14 +208,9 @@ def _choose_precisions(scorer: ModelScorer, arguments: ScoringArguments) -> dict
 def _check_options(scorer: ModelScorer, arguments: ScoringArguments, measures: Sequence[str]) -> None:
     """Raise a `ValueError` if an option is set that no measure uses."""
     is_encoder = isinstance(scorer, AnyOrderScorer) and scorer.is_encoder
-    measures_of_options = {
-        "num_orders": RANDOM_MEASURES,
-        "seed": RANDOM_MEASURES,
-        "released_subset": ("any_order",),
-        "ensemble_size": ("ensemble",),
-        "num_ranks": ("ensemble",),
-        "num_times": ("any_order",) if is_encoder else (),
-    }
+    measures_of_options = dict.fromkeys(("num_orders", "seed"), RANDOM_MEASURES)
+    measures_of_options |= dict.fromkeys(("ensemble_size", "num_ranks"), ("ensemble",))
+    measures_of_options |= {"released_subset": ("any_order",), "num_times": ("any_order",) if is_encoder else ()}
     for name, used_by in measures_of_options.items():
         if getattr(arguments, name) != getattr(ScoringArguments, name) and not set(used_by) & set(measures):
             raise ValueError(

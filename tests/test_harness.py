@@ -61,6 +61,14 @@ def test_completions_after_and_inside_a_context(folder: str, tiny_model: AOGPTFo
     assert not any(is_greedy for _, is_greedy in scores)
 
 
+def test_unknown_characters_give_a_warning(folder: str, caplog: pytest.LogCaptureFixture) -> None:
+    lm = AnyOrderLM(folder)
+    score(lm, ("ab", "c"))
+    assert not caplog.text
+    score(lm, ("ab", "Z"))
+    assert "1 tokens are <unk>" in caplog.text
+
+
 def test_completion_of_likeliest_tokens_is_greedy(folder: str, tiny_model: AOGPTForAnyOrderLM) -> None:
     ids = [0, 1]
     for _ in range(2):  # given the tokens before and the context on both sides

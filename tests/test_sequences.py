@@ -64,6 +64,14 @@ def test_ids_are_stored_in_16_bits_if_they_fit() -> None:
         assert documents["input_ids"][:] == [[highest, 0]]
 
 
+@pytest.mark.parametrize("text", ["ab", "aZb"])
+def test_unknown_characters_give_a_warning(
+    text: str, tiny_tokenizer: PreTrainedTokenizerFast, caplog: pytest.LogCaptureFixture
+) -> None:
+    encode_documents(Dataset.from_dict({"text": ["a", text]}), tiny_tokenizer, with_token_bytes=True)
+    assert ("1 tokens are <unk>" in caplog.text) == (text == "aZb")
+
+
 def test_tokens_without_text_are_not_context() -> None:
     assert _label([5, 6, 7], [(0, 0), (0, 1), (1, 2)], [True, False]) == [5, -100, 7]
 

@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 import torch
+from tokenizers import normalizers
 from transformers import PreTrainedTokenizerBase, set_seed
 
 from common.files import read_json
@@ -41,6 +42,7 @@ from aogpt.serve import (  # noqa: E402 (fastapi may be missing)
     Server,
     make_app,
 )
+from aogpt.texts import find_starts  # noqa: E402
 from aogpt.worker import JobStreamer, Worker  # noqa: E402
 from tests.serving import main  # noqa: E402
 
@@ -168,6 +170,16 @@ def test_echo_scores_prompts(
             assert scores["text_offset"][: len(expected)] == offsets
             assert choice["text"].startswith(given)
             assert (choice["text"] == given) == (num_new == 0 or is_end)
+
+
+@pytest.mark.parametrize(
+    ("text", "starts"), [("cafe\u0301 the", [0, 1, 2, 3, 3, 5]), ("\ufb01 cat", [0, 1, 1]), ("a\u0301", [0, 0])]
+)
+def test_offsets_are_those_of_the_text_before_normalization(text: str, starts: list[int]) -> None:
+    """The tokenizer joins a letter and its accent, and splits a ligature."""
+    tokenizer = byte_level()
+    tokenizer.backend_tokenizer.normalizer = normalizers.NFKC()
+    assert find_starts(tokenizer(text).input_ids, text, tokenizer) == starts
 
 
 @pytest.mark.parametrize("stream", [False, True])

@@ -12,6 +12,7 @@ its architecture.
 
 import json
 import sys
+import warnings
 from pathlib import Path
 
 from transformers import AutoConfig, GenerationConfig, PreTrainedConfig, PreTrainedModel
@@ -99,7 +100,10 @@ def export(name: str, output_dir: Path) -> PreTrainedModel:
     check_empty_folder(output_dir)
     model = load_merged(name, dtype="auto")
     tokenizer = load_tokenizer(name)
-    causal = export_model(model)
+    causal, start = export_model(model), model.config.start_token_id
+    if tokenizer("a").input_ids[:1] != [start]:
+        text = f"The tokenizer does not put the start token {tokenizer.convert_ids_to_tokens(start)!r} before texts."
+        warnings.warn(f"{text} Put it there. Without it, predictions differ from those of this model.", stacklevel=2)
     # Transformers before 5, and programs that follow it, know only older names. They would use their defaults.
     scaling = dict(causal.config.rope_parameters)
     vars(causal.config).update(rope_theta=scaling.pop("rope_theta"), rope_scaling=scaling if len(scaling) > 1 else None)

@@ -174,9 +174,9 @@ def test_identity_of_weights_does_not_depend_on_shards(tiny_model: AOGPTForAnyOr
 
 def test_identity_of_an_adapter_depends_on_its_settings_and_base(tmp_path: Path) -> None:
     base, adapter = tmp_path / "base", tmp_path / "adapter"
-    for folder in (base, adapter):
+    for folder, name in ((base, "model"), (adapter, "adapter_model")):
         folder.mkdir()
-        save_file({"weight": torch.ones(2)}, folder / "model.safetensors")
+        save_file({"weight": torch.ones(2)}, folder / f"{name}.safetensors")
     found = set()
     for alpha, weight in ((4, 1.0), (8, 1.0), (8, 2.0)):
         settings = {"base_model_name_or_path": str(base), "lora_alpha": alpha}

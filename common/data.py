@@ -83,18 +83,15 @@ def load_data(arguments: DataArguments, start_token_id: int | None = None) -> Da
         "sources": corpus.sources,
         "tokenizer": arguments.tokenizer or "byte-level BPE of the training documents",
         "validation": validation_facts,
+        "held_out_ids": _hash_rows(validation),
     }
     if arguments.streaming:
         facts["train"] = {"streamed_files": corpus.train.rows.num_shards}
         return Data(arguments, corpus.train, validation, tokenizer, facts)
     train, train_facts = _make_sequences(corpus.train, "train", tokenizer, arguments, start_token_id)
-    num_skipped = corpus.num_rows - train_facts["documents"] - validation_facts["documents"]
-    if num_skipped:
-        logger.warning(
-            "%d of %d documents have no text, or are copies of held-out documents, and are skipped.",
-            num_skipped,
-            corpus.num_rows,
-        )
+    if num_skipped := corpus.num_rows - train_facts["documents"] - validation_facts["documents"]:
+        counts = num_skipped, corpus.num_rows
+        logger.warning("%d of %d documents have no text, or are copies of held-out ones, and are skipped.", *counts)
     facts |= {
         "train": train_facts,
         "skipped_documents": num_skipped,
@@ -125,9 +122,9 @@ def load_data_of_run(folder: Path) -> Data:
     if name is not None and name == settings.get("init_from") and not Path(name).exists():
         arguments.tokenizer = str(folder / "model")  # the initial model was moved
     data = load_data(arguments, settings.get("start_token_id"))
-    for name in ("sources", "train", "validation"):
-        then, now = results["corpus"][name], data.facts[name]
-        if then != now:
+    for name in ("sources", "train", "validation", "held_out_ids"):
+        now = data.facts[name]
+        if (then := results["corpus"].get(name, now)) != now:  # runs of earlier versions do not have all facts
             raise ValueError(
                 f"The corpus of {folder} ({arguments.name}) has changed since the training: `{name}` was {then}, and "
                 f"is now {now}. Restore the files or, for the texts of a function, its code and version of Python."
@@ -169,7 +166,6 @@ def _make_sequences(
         "tokens": total(documents, "num_tokens"),
         "sequences": len(rows),
         **left_out,
-        **({"sha256": _hash_rows(rows)} if split == "validation" else {}),
     }
 
 

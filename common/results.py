@@ -43,9 +43,8 @@ def check_is_no_run(output_dir: Path) -> None:
 def settings_of_run(model: str | Path) -> dict[str, Any]:
     """Return the settings of the run whose model folder is `model`, or {} if `model` does not belong to a run."""
     model = Path(model).absolute()  # "." has no name
-    run = model.parent
-    is_of_run = model.name == "model" and (run / "tokenizer").is_dir()
-    results = read_results(run) if is_of_run else None
+    is_of_run = model.name == "model" and (model.parent / "tokenizer").is_dir()
+    results = read_results(model.parent) if is_of_run else None
     return {} if results is None else results["arguments"]
 
 

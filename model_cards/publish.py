@@ -80,9 +80,8 @@ def stage(source: Path, repo_id: str, folder: Path, arguments: PublishArguments)
     """Write the files of a repository: weights in safetensors, configurations, code, tokenizer, licence and card.
 
     `source` is a finished run of training/pretrain.py, its model folder, or another model folder. If an error occurs,
-    nothing is written to `folder`. Raise a `ValueError` if `source` is neither a run nor a model; if the tokenizer is
-    missing or does not match the model; if the card or the results cannot be read, or belong to another model; or if
-    `folder` is not empty.
+    nothing is written to `folder`. Raise a `ValueError` if `source` is neither a run nor a model; if the tokenizer,
+    the card or the results are missing, or belong to another model; or if `folder` is not empty.
     """
     check_empty_folder(folder)
     if settings_of_run(source):  # `source` is the model folder of a run
@@ -94,7 +93,12 @@ def stage(source: Path, repo_id: str, folder: Path, arguments: PublishArguments)
     length = results["arguments"]["sequence_length"] if results else model.config.max_position_embeddings
     task = task_of(model.config)
     measurements = [] if results is None else read_run_measurements(results, task)
-    weights = identity_of_weights(str(model_folder)) if arguments.results else None
+    weights = identity_of_weights(str(model_folder)) if results or arguments.results else None
+    if results and results.get("weights", weights) != weights:
+        raise ValueError(
+            f"The weights of {model_folder}, or of its base model, changed after the run. To publish them without the "
+            "measurements of the run, move the model out of the folder of the run."
+        )
     for path in arguments.results:
         measurements += read_zero_shot_measurements(path, task, model.num_parameters(), weights)
     check_labels(measurements)

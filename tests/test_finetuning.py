@@ -409,6 +409,10 @@ def test_run_learns_the_answers(
     (first, last) = results(tmp_path / "whole")["evaluations"]
     assert last["left_to_right"] < first["left_to_right"]
     assert load_data_of_run(tmp_path / "whole").facts == results(tmp_path / "whole")["corpus"]
+    earlier = results(tmp_path / "whole")  # a run of an earlier version
+    del earlier["corpus"]["held_out_ids"]
+    (tmp_path / "whole/results.json").write_text(json.dumps(earlier))
+    load_data_of_run(tmp_path / "whole")
 
 
 def test_evaluation_scores_only_the_answers(model_folder: Path, tmp_path: Path, datasets_cache: None) -> None:
@@ -432,10 +436,10 @@ def test_the_facts_of_a_run_depend_on_the_chat_template(
     shutil.copytree(model_folder, tmp_path / "model")
     chats = [{"messages": [{"role": "user", "content": f"{number}"}, CHAT[1]]} for number in range(20)]
     corpus, template = write_rows(tmp_path / "chats.jsonl", chats), tmp_path / "model" / "chat_template.jinja"
-    before = load(corpus, tmp_path / "model").facts["validation"]
+    before = load(corpus, tmp_path / "model").facts
     template.write_text(template.read_text().replace(":", ";"))  # gives the same number of tokens
-    after = load(corpus, tmp_path / "model").facts["validation"]
-    assert {name for name in before if before[name] != after[name]} == {"sha256"}
+    after = load(corpus, tmp_path / "model").facts
+    assert {name for name in before if before[name] != after[name]} == {"held_out_ids"}
 
 
 @pytest.mark.parametrize(

@@ -158,6 +158,19 @@ def test_killed_runs_end_like_an_uninterrupted_one(tmp_path: Path, num_processes
     assert read_log(tmp_path / "uninterrupted") == read_log(tmp_path / "killed")
 
 
+def test_a_run_is_not_resumed_with_other_code_of_the_reward(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    config, code, options = write_config(tmp_path), tmp_path / "my_reward.py", ("--max_steps=2", "--reward=my_reward:f")
+    code.write_text("def f(prompts, **_):\n    return [0] * len(prompts)\n")
+    train(config, tmp_path / "run", *options)
+    (tmp_path / "run/results.json").unlink()
+    train(config, tmp_path / "run", *options)
+    (tmp_path / "run/results.json").unlink()
+    code.write_text(code.read_text().replace("[0]", "[1]"))
+    with pytest.raises(SystemExit, match=r"other settings \(code of the reward"):
+        train(config, tmp_path / "run", *options)
+
+
 def test_two_processes_sample_the_same_completions(tmp_path: Path) -> None:
     config, logs, weights, rewards = str(write_config(tmp_path)), [], [], []
     for num_processes in (1, 2):

@@ -393,6 +393,21 @@ def test_sources_that_cannot_be_published_are_errors(run: Path, tmp_path: Path) 
         stage(run, folder)
 
 
+def test_weights_that_changed_after_the_run_are_not_published_with_its_measurements(run: Path, tmp_path: Path) -> None:
+    changed = Path(shutil.copytree(run, tmp_path / "run"))
+    written = json.loads((run / "results.json").read_text())
+    written |= {"weights": identity_of_weights(str(run / "model"))}
+    (changed / "results.json").write_text(json.dumps(written))
+    stage(changed, tmp_path / "one")
+    model = publish.load_local(run / "model")
+    model.get_input_embeddings().weight.data[0] += 1
+    model.save_pretrained(changed / "model")
+    with pytest.raises(ValueError, match="changed after the run"):
+        stage(changed, tmp_path / "two")
+    shutil.move(changed / "model", tmp_path / "model")
+    stage(tmp_path / "model", tmp_path / "three")
+
+
 def test_results_of_another_model_are_an_error(run: Path, staged: Path, tmp_path: Path) -> None:
     folder, path = tmp_path / "repository", tmp_path / "zero_shot.json"
     figures = {"sequences": 9, "perplexity": 12.3456, "perplexity_standard_error": None}

@@ -33,13 +33,14 @@ from common.commands import option
 from common.corpora import import_function, load_corpus
 from common.data import Data, evenly_spaced
 from common.data_arguments import DataArguments
-from common.files import write_json, write_text
+from common.files import hash_file, write_json, write_text
 from common.reports import BLUE, ORANGE, save_figure, style_axes
 from modeling_aogpt import tokenization
 from modeling_aogpt.data_collator import make_streams
 from modeling_aogpt.generation_config import AnyOrderGenerationConfig
 from modeling_aogpt.infill import encode_with_masks, pad_texts
 from modeling_aogpt.tokenization import load_tokenizer
+from training.architecture import Architecture
 from training.arguments import TrainingArguments
 from training.batches import pass_samples, rows_of_samples
 from training.evaluation import SAMPLE_SEED
@@ -155,14 +156,16 @@ class PolicyTraining(Pretraining):
     arguments, load_data = GRPOArguments, staticmethod(load_prompts)
     objectives = dict.fromkeys(OBJECTIVES, PolicyObjective)
 
-    def __init__(self, *arguments: Any) -> None:
-        super().__init__(*arguments)
+    def __init__(self, architecture: Architecture, training: GRPOArguments, data: Data, *others: Any) -> None:
+        self.reward = import_function("reward", str(training.reward))
+        data.facts["code of the reward"] = hash_file(str(sys.modules[self.reward.__module__].__file__))
+        super().__init__(architecture, training, data, *others)
         self.generation, self.log_file = self.training.generation_config(), self.training.output_dir / "log.jsonl"
-        self.reward, num_new = import_function("reward", str(self.training.reward)), self.training.max_new_tokens or 0
-        lengths = [len(ids) + num_new for data in (self.data.train, self.data.validation) for ids in data["input_ids"]]
-        self.data.mean_length = fmean(lengths)
+        num_new = training.max_new_tokens or 0
+        lengths = [len(ids) + num_new for rows in (data.train, data.validation) for ids in rows["input_ids"]]
+        data.mean_length = fmean(lengths)
         self._check(max(lengths))
-        if self.training.order == "left_to_right":
+        if training.order == "left_to_right":
             self.model.generation_config.order = "left_to_right"
         if self.accelerator.is_main_process:
             lines = self.log_file.read_text().splitlines(keepends=True) if self.log_file.exists() else []

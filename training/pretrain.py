@@ -188,9 +188,9 @@ class Pretraining:
 
     def _resume(self, checkpoint: Checkpoint) -> None:
         """Restore the state of a checkpoint. Raise a `ValueError` if the corpus has changed."""
+        facts = checkpoint.metadata["corpus"]  # of an earlier version, they may lack some
         saved, current = (
-            {f"{name} of the corpus": fact for name, fact in facts.items()}
-            for facts in (checkpoint.metadata["corpus"], self.data.facts)
+            {f"{name} of the corpus": part.get(name) for name in facts} for part in (facts, self.data.facts)
         )
         check_same_run(saved, current, checkpoint.path)
         warn_of_versions(checkpoint)
@@ -445,6 +445,7 @@ class Pretraining:
         results = {
             "arguments": self.settings,
             "initial_weights": self.initial_weights,
+            "weights": identity_of_weights(str(training.output_dir / "model")),
             "corpus": self.data.facts | ({"read_up_to": progress.position} if progress.position else {}),
             "num_parameters": model.num_parameters(),
             "steps": progress.step,

@@ -71,9 +71,8 @@ def convert_settings(source: PreTrainedConfig, names: set[str], max_length: int 
             f"A model of type {source.model_type!r} cannot be converted, because its config.json has no "
             f"{', '.join(missing)}. Use a {FAMILIES}, or another model with the layers of a Llama."
         )
-    longest = source.max_position_embeddings
-    max_length = longest if max_length is None else max_length
-    check_integer("max_length", max_length, most=longest)
+    max_length = source.max_position_embeddings if max_length is None else max_length
+    check_integer("max_length", max_length, most=source.max_position_embeddings)
     settings = {name: getattr(source, name) for name in COMMON_SETTINGS if hasattr(source, name)}
     settings |= {
         "max_position_embeddings": max_length,
@@ -159,8 +158,7 @@ def check_predictions(model: AOGPTForAnyOrderLM | MDMEncoderForMaskedLM, causal:
         """Call a module with float32 weights, because rounding to 16 bits would hide differences."""
         weights = {}
         for name, weight in module.named_parameters():
-            key = weight.data_ptr(), weight.shape  # both models have the same weights
-            if key not in shared:
+            if (key := (weight.data_ptr(), weight.shape)) not in shared:  # both models have the same weights
                 shared[key] = weight.to(torch.promote_types(weight.dtype, torch.float32))
             weights[name] = shared[key]
         return functional_call(module, weights, inputs, options)

@@ -128,9 +128,8 @@ def find_mask(given: dict[str, Any], folder: Path, tokenizer: PreTrainedTokenize
     path = folder / "tokenizer_config.json"
     token = read_json(path).get("mask_token") if path.exists() else None
     token = token["content"] if isinstance(token, dict) else token
-    mask, of_tokenizer = given.get("mask_token_id"), None if token is None else tokenizer.get_vocab().get(token)
-    if mask is None:
-        mask = of_tokenizer
+    of_tokenizer = None if token is None else tokenizer.get_vocab().get(token)
+    mask = of_tokenizer if given.get("mask_token_id") is None else given["mask_token_id"]
     if not is_integer(mask) or not 0 <= mask < len(tokenizer) or of_tokenizer not in (None, mask):
         raise ValueError(
             f"`mask_token_id` is {given.get('mask_token_id')!r} in config.json, and {of_tokenizer!r} in the tokenizer. "

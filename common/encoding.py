@@ -14,6 +14,8 @@ from common.caching import versioned
 from common.splitting import select_all
 from modeling_aogpt import tokenization
 
+logger = logging.getLogger(__name__)
+
 
 def encode_documents(
     texts: Dataset,
@@ -58,6 +60,10 @@ def encode_documents(
         desc="Tokenizing",
     )
     warn_of_unknown((chunk.flatten().to_numpy() for chunk in encoded.data.column("input_ids").chunks), tokenizer)
+    text = (texts[0]["text"] or "")[:200] if len(texts) else ""
+    decoded = tokenizer.decode(tokenizer(text, add_special_tokens=False, split_special_tokens=True)["input_ids"])
+    if text.islower() != decoded.islower():
+        logger.warning("The tokenizer changes %r to %r, so bits per byte are too low.", text, decoded)
     return encoded
 
 
@@ -67,7 +73,7 @@ def warn_of_unknown(parts: Iterable[np.ndarray], tokenizer: PreTrainedTokenizerB
     count = 0 if unknown in (None, tokenizer.eos_token_id) else sum(np.count_nonzero(ids == unknown) for ids in parts)
     if count:
         text = "%d tokens are %s, as the tokenizer lacks some characters. Bits per byte are too low. Remove such texts."
-        logging.getLogger(__name__).warning(text, count, tokenizer.unk_token)
+        logger.warning(text, count, tokenizer.unk_token)
 
 
 def _encode_selected(

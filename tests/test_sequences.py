@@ -2,13 +2,14 @@
 import numpy as np
 import pytest
 from datasets import Dataset, Features, Sequence, Value, concatenate_datasets
-from tokenizers import Tokenizer, models
+from tokenizers import Tokenizer, models, normalizers
 from tokenizers.processors import ByteLevel
 from transformers import PreTrainedTokenizerFast
 
 from common.encoding import _label, count_token_bytes, encode_batch, encode_documents
 from common.packing import PackedRows, cut
 from common.tokenizers import train_tokenizer
+from tests.tokenizers_of_all_kinds import byte_level
 
 
 @pytest.mark.parametrize(
@@ -70,6 +71,15 @@ def test_unknown_characters_give_a_warning(
 ) -> None:
     encode_documents(Dataset.from_dict({"text": ["a", text]}), tiny_tokenizer, with_token_bytes=True)
     assert ("1 tokens are <unk>" in caplog.text) == (text == "aZb")
+
+
+def test_a_tokenizer_that_loses_capital_letters_gives_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    tokenizer, texts = byte_level(), Dataset.from_dict({"text": ["I saw the cat"]})
+    encode_documents(texts, tokenizer, with_token_bytes=True)
+    assert not caplog.text
+    tokenizer.backend_tokenizer.normalizer = normalizers.Lowercase()
+    encode_documents(texts, tokenizer, with_token_bytes=True)
+    assert "changes 'I saw the cat' to 'i saw the cat'" in caplog.text
 
 
 def test_tokens_without_text_are_not_context() -> None:

@@ -184,16 +184,6 @@ class Sample:
         """Return the text of the ids that follow the prompt, without a first space that the prompt already contains."""
         return decode_after(self.before, ids, self.tokenizer, self.has_space)
 
-    @property
-    def has_new(self) -> bool:
-        """Whether there is text that was not returned before, or the text has ended."""
-        return bool(self.unsent or self.text[self.num_sent :] or self.reason)
-
-    def take_new(self) -> str:
-        """Return the text that was not returned before. With `echo`, it begins with the prompt."""
-        new, self.unsent, self.num_sent = self.unsent + self.text[self.num_sent :], "", len(self.text)
-        return new
-
     def name_all(self, logprobs: dict[int, float]) -> dict[str, float]:
         """Return log-probabilities by name of the token. If two tokens have the same name, the second gets its id."""
         named: dict[str, float] = {}
@@ -429,7 +419,9 @@ class Server:
         open_samples = dict(enumerate(samples))
         async with aclosing(self.follow(job, samples, request)) as changes:
             async for _ in changes:
-                new = [(index, sample) for index, sample in open_samples.items() if sample.has_new]
+                new = [
+                    (i, one) for i, one in open_samples.items() if one.unsent or one.text[one.num_sent :] or one.reason
+                ]
                 if choices := [describe_choice(index, sample, job, head["object"]) for index, sample in new]:
                     yield json.dumps(head | {"choices": choices})
                 open_samples = {index: sample for index, sample in open_samples.items() if sample.reason is None}
@@ -479,7 +471,7 @@ def describe_choice(index: int, sample: Sample, job: Job, kind: str) -> dict[str
     """Return OpenAI's object with the new text of a sample. `kind` is that of the whole response."""
     logprobs = None if job.num_top is None else sample.describe_logprobs(job.rows[index], job.logprobs[index])
     role = {"role": "assistant"} if sample.num_sent == 0 else {}  # clients join the strings of all deltas
-    text = sample.take_new()
+    text, sample.unsent, sample.num_sent = sample.unsent + sample.text[sample.num_sent :], "", len(sample.text)
     content = {CHAT_KEYS[kind]: role | {"content": text}} if kind in CHAT_KEYS else {"text": text}
     return {"index": index, **content, "logprobs": logprobs, "finish_reason": sample.reason}
 

@@ -105,6 +105,7 @@ def test_special_tokens_count_as_one_byte(
         (("infill", "{folder}", "abc"), "no gap"),
         (("infill", "{encoder}", "a<mask>c"), "encoder"),
         (("score", "{folder}", ""), "empty"),
+        (("score", "{folder}", "caf\udce9"), "UTF-8"),  # a byte of Latin-1
         (("score", "{encoder}", "abc", "--num_orders", "4"), "num_orders"),
         (("convert", "{nowhere}", "{nowhere}"), "training/conversion"),
         (("generate", "{folder}", "--temperature", "hot"), "temperature.*hot"),

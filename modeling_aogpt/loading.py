@@ -27,6 +27,10 @@ def find_base(name_or_path: str | Path) -> str | None:
     adapter = read_json(path / ADAPTER) if ADAPTER in found else {}
     if "num_virtual_tokens" in adapter:  # of prompt tuning and prefix tuning
         raise ValueError(f"{path} has virtual tokens, which are not supported. Use an adapter such as LoRA.")
+    if (revision := adapter.get("revision")) not in (None, "main"):  # Transformers would load the newest revision
+        raise ValueError(
+            f"{path} needs revision {revision} of its base model. Name a folder that contains it, instead."
+        )
     return adapter.get("base_model_name_or_path")
 
 

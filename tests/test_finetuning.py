@@ -589,11 +589,17 @@ def test_the_base_model_must_not_change(
     shutil.copytree(model_folder, tmp_path / "base")
     config = write_recipe(tmp_path, tmp_path / "base", ROWS)
     train(config, tmp_path / "run", *options)
+    if options is LORA:
+        settings, text = tmp_path / "base/config.json", (tmp_path / "base/config.json").read_text()
+        settings.write_text(json.dumps(json.loads(text) | {"norm_eps": 0.5}))
+        with pytest.raises(SystemExit, match=r"init_from.*norm_eps"):
+            export_checkpoint([str(tmp_path / "run"), str(tmp_path / "again")])
+        settings.write_text(text)
     model = AutoModel.from_pretrained(tmp_path / "base")
     model.lm_head.weight.data.add_(1.0)
     model.save_pretrained(tmp_path / "base")
     (tmp_path / "run" / "results.json").unlink()
-    with pytest.raises(SystemExit, match="init_from"):
+    with pytest.raises(SystemExit, match=r"init_from.*weights"):
         train(config, tmp_path / "run", *options)
 
 
@@ -615,10 +621,14 @@ def test_an_adapter_of_one_of_two_tied_weights_is_merged_into_this_one(
             load(tmp_path / "adapter")
 
 
-def test_virtual_tokens_are_not_supported(tmp_path: Path) -> None:
+def test_virtual_tokens_and_revisions_of_bases_are_not_supported(tmp_path: Path) -> None:
     PrefixTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=2).save_pretrained(tmp_path)
     for load in (load_merged, load_model):
         with pytest.raises(ValueError, match=f"^{tmp_path} has virtual tokens"):
+            load(tmp_path)
+    LoraConfig(base_model_name_or_path="me/base", revision="v1").save_pretrained(tmp_path)
+    for load in (load_merged, load_model):  # they would use the newest revision
+        with pytest.raises(ValueError, match=rf"^{tmp_path} needs revision v1 "):
             load(tmp_path)
 
 

@@ -4,6 +4,7 @@
 PEFT adds the matrices to the modules of the model in place, so the class of the model and its methods stay the same.
 """
 
+import json
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -14,11 +15,14 @@ from torch import nn
 from transformers import BitsAndBytesConfig, PreTrainedConfig, PreTrainedModel, TorchAoConfig
 
 from common.models import identity_of_weights
+from modeling_aogpt.loading import read_config
 from training.arguments import TrainingArguments
 
 TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 # Modules that are trained whole: the target injection, which is new in a converted model.
 WHOLE = ("target_embeddings", "modulation")
+# Settings of a configuration that belong to the run, to its libraries, or to how the weights are loaded.
+OF_RUN = {"dtype", "max_gap_length", "transformers_version"}
 LIBRARIES = {"int8": "torchao", "nf4": "bitsandbytes"}
 
 
@@ -74,9 +78,13 @@ def saved_bytes(model: PreTrainedModel, training: TrainingArguments) -> int:
 
 
 def check_base(training: TrainingArguments, checkpoint: dict[str, Any]) -> None:
-    """Raise a `ValueError` if a checkpoint, which lacks the initial weights, was made with another initial model."""
-    if identity_of_weights(training.init_from) != checkpoint["initial_weights"]:
+    """Raise a `ValueError` if the initial model of a checkpoint, or what the run still needs of it, has changed."""
+    saved, config = checkpoint["config"], json.loads(json.dumps(read_config(training.init_from).to_dict()))
+    changed = [name for name in config if name not in OF_RUN and config[name] != saved.get(name, config[name])]
+    if training.lora_rank or training.needs_source:  # a checkpoint contains no weights of the initial model
+        changed += ["weights"] * (identity_of_weights(training.init_from) != checkpoint["initial_weights"])
+    if changed:
         raise ValueError(
-            f"The weights of `init_from` ({training.init_from}) have changed since the start of the run. Restore them. "
-            "With LoRA or distillation, the run still needs them, and its checkpoints do not contain them."
+            f"The model of `init_from` ({training.init_from}) has changed since the start of the run: "
+            f"{', '.join(changed)}. Restore it, because the run still needs it."
         )

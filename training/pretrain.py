@@ -168,7 +168,7 @@ class Pretraining:
         self.gradient_norms: dict[int, float] = {}  # by step, before clipping; only of steps that may still be logged
         if checkpoint is not None:  # the files in the folder `init_from` may have changed after the start of the run
             self.initial_weights = checkpoint.metadata["initial_weights"]
-            if training.lora_rank or training.needs_source:
+            if training.init_from is not None:
                 check_base(training, checkpoint.metadata)
         else:
             self.initial_weights = None if training.init_from is None else identity_of_weights(training.init_from)

@@ -16,7 +16,7 @@ from .infill import words_include_space
 
 logger = logging.get_logger(__name__)
 
-SAMPLE = "I saw  the cat,\n 12 (a)"  # a text with spaces
+SAMPLE = "I saw  the cat,\n 12 (a).\n\n\tDON'T if(x==1234567)"  # tokenizers differ in how they divide it
 MASK = AddedToken("<|mask|>", special=True)
 # Settings of a tokenizer that its file tokenizer.json does not contain.
 SETTINGS = (
@@ -46,7 +46,7 @@ def load_tokenizer(name_or_path: str | Path) -> PreTrainedTokenizerBase:
         logger.warning(
             f"{type(tokenizer).__name__} encodes {SAMPLE!r} differently from {file}, and decodes the ids to "
             f"{tokenizer.decode(ids)!r}. If the model was trained with that file, set `tokenizer_class` in "
-            "tokenizer_config.json to 'PreTrainedTokenizerFast'."
+            "tokenizer_config.json to 'PreTrainedTokenizerFast' or, for a model of type qwen2, load it by this class."
         )
     if tokenizer.eos_token_id is None:
         raise ValueError(f"The tokenizer {name_or_path!r} has no end-of-text token. Set its `eos_token` and save it.")

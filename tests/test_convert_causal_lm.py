@@ -20,6 +20,8 @@ from transformers import (
     Qwen2Tokenizer,
 )
 
+from common.models import save_model
+from common.tokenizers import train_tokenizer, vocabulary_arguments
 from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM, AOGPTForCausalLM
 from modeling_aogpt.conversion import read_tensors
 from modeling_aogpt.orders import random_orders
@@ -541,10 +543,29 @@ def test_generation_settings_are_exported_and_all_ends_of_text_are_known(source:
 
 def test_generation_settings_that_cannot_be_saved_are_not_exported(source: Path, tmp_path: Path) -> None:
     """Some published models set `temperature` together with `do_sample=False`."""
-    (source / "generation_config.json").write_text(json.dumps({"do_sample": False, "temperature": 0.9}))
+    settings = {"do_sample": False, "temperature": 0.9, "eos_token_id": [5, START]}
+    (source / "generation_config.json").write_text(json.dumps(settings))
     convert(str(source), tmp_path / "model")
     exported = export(str(tmp_path / "model"), tmp_path / "exported")
     assert exported.generation_config.temperature is None
+    assert exported.generation_config.eos_token_id == [5, START]
+
+
+def test_an_export_whose_tokens_transformers_reads_differently_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Transformers reads the tokenizer of each Qwen2 as Qwen2's, with one token for each digit."""
+    warnings: list[str] = []
+    monkeypatch.setattr("modeling_aogpt.tokenization.logger.warning", warnings.append)
+    tokenizer = train_tokenizer(["1234567"] * 9, 263)
+    layers = {"target_injection": "none", "position_encoding": "rotary", "gated_mlp": True, "qk_norm": False}
+    layers |= {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "start_token_id": 0}
+    layers |= {"attention_output_bias": False, "mlp_bias": False, "lm_head_bias": False, "max_position_embeddings": 8}
+    for has_bias in (False, True):
+        config = AOGPTConfig(**layers, **vocabulary_arguments(tokenizer), attention_bias=has_bias)
+        save_model(AOGPTForAnyOrderLM(config), tokenizer, tmp_path / f"model{has_bias}")
+        export(str(tmp_path / f"model{has_bias}"), tmp_path / f"exported{has_bias}")
+        assert len(warnings) == has_bias
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

@@ -11,6 +11,7 @@ import torch
 from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers
 from transformers import AddedToken, AutoTokenizer, PreTrainedTokenizerFast, pipeline
 
+from common.tokenizers import train_tokenizer
 from modeling_aogpt import AOGPTForMaskedLM, infill
 from modeling_aogpt.infill import encode_between_masks, encode_parts, encode_with_masks
 from modeling_aogpt.tokenization import add_mask_token, keep_space_before_masks, load_tokenizer
@@ -147,6 +148,16 @@ def test_a_class_that_drops_spaces_is_told(tmp_path: Path, monkeypatch: pytest.M
     path.write_text(json.dumps(json.loads(path.read_text()) | {"tokenizer_class": "GPT2Tokenizer"}))
     load_tokenizer(tmp_path)
     assert "tokenizer_class" in warnings[0]
+    digits = train_tokenizer(["1234567"] * 9, 263)
+    words = pre_tokenizers.Split(Regex(r"\d{1,3}"), "isolated"), pre_tokenizers.ByteLevel(add_prefix_space=False)
+    digits.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence(list(words))
+    digits.save_pretrained(tmp_path / "digits")
+    load_tokenizer(tmp_path / "digits")
+    path = tmp_path / "digits" / path.name
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"tokenizer_class": "GPT2Tokenizer"}))
+    assert len(warnings) == 1
+    load_tokenizer(tmp_path / "digits")
+    assert len(warnings) == 2
 
 
 def test_other_settings_of_a_tokenizer_are_kept(tmp_path: Path) -> None:

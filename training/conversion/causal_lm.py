@@ -136,12 +136,12 @@ def find_start_token(config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBas
 
 def read_generation_settings(causal: PreTrainedModel) -> dict[str, Any]:
     """Return the generation settings of a model, for its export, under the key `generation_config`."""
+    settings = {name: value for name, value in causal.generation_config.to_diff_dict().items() if name[0] != "_"}
     try:
         causal.generation_config.validate(strict=True)
-    except ValueError:
-        return {}  # Transformers would not save these settings
-    settings = causal.generation_config.to_diff_dict()
-    return {"generation_config": {name: value for name, value in settings.items() if not name.startswith("_")}}
+    except ValueError:  # Transformers would not save other settings than the tokens
+        settings = {name: value for name, value in settings.items() if name.endswith("_token_id")}
+    return {"generation_config": settings}
 
 
 def convert(

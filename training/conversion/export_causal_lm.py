@@ -111,6 +111,7 @@ def export(name: str, output_dir: Path) -> PreTrainedModel:
         causal.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
         restore_mask_token(folder, (model.config.source_config or {}).get("mask_token"))
+    load_tokenizer(output_dir)  # warns if Transformers, which knows this type of model, reads other ids
     return causal
 
 

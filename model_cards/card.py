@@ -55,8 +55,11 @@ def read_facts(card: str, default: str = "default") -> dict[str, Any]:
     facts |= own | own_size | {"hyperparameters": hyperparameters}
     if unknown := sorted(facts.keys() - FACTS):
         raise ValueError(f"{path} has unknown keys: {', '.join(unknown)}. Remove them. Allowed keys are {allowed}.")
-    if not isinstance(facts["tags"], list):
-        raise ValueError(f"`tags` in {path} must be a list, but is {facts['tags']!r}. Correct it.")
+    for name in facts.keys() - {"hyperparameters", "published"}:  # for instance, YAML reads the language `no` as False
+        values = facts[name] if isinstance(facts[name], list) else [facts[name]]
+        kind = "a list" if name == "tags" else "text"
+        if (isinstance(facts[name], str) and kind != "text") or any(not isinstance(one, str | None) for one in values):
+            raise ValueError(f"`{name}` in {path} must be {kind}, but is {facts[name]!r}. Quote words such as `no`.")
     return {name: _fill_in(fact, {"size": size or ""}) for name, fact in facts.items()}
 
 

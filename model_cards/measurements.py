@@ -105,7 +105,7 @@ def describe_run(results: dict[str, Any]) -> str:
     machine, initial_model = results["hardware"], results["arguments"].get("init_from")
     text = (
         f"The training took {results['steps']:,} steps with {results['tokens']:,} tokens, padding included, and "
-        f"{results['train_seconds'] / 3600:.3g} hours on this machine: {machine['device_name']}, "
+        f"{results['train_seconds'] / 3600:.3g} hours. It ended on this machine: {machine['device_name']}, "
         f"{machine['num_processes']} process{'es' * (machine['num_processes'] > 1)}."
     )
     return text if initial_model is None else f"{text} It started from the weights of {remove_folders(initial_model)}."

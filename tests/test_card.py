@@ -90,9 +90,10 @@ def test_facts_that_a_file_lacks_are_those_of_the_default_card(tmp_path: Path) -
         assert (facts["summary"], facts["limits"]) == (expected["summary"], expected["limits"])
     assert "The licence of the weights is unknown." in make_card("default").text
     assert "The licence of the weights is mit." in make_card(str(path)).text
-    for wrong, name in (("license: [mit]", "license"), ("license: 'mit, really'", "license"), ("tags: chess", "tags")):
-        path.write_text(wrong)
-        with pytest.raises(ValueError, match=f"`{name}`"):
+    wrong = ("license: [mit]", "license: 'mit, really'", "tags: chess", "tags: [on]", "language: no", "title: 1.10")
+    for line in wrong:
+        path.write_text(line)
+        with pytest.raises(ValueError, match=f"`{line.partition(':')[0]}`"):
             make_card(str(path))
 
 

@@ -27,6 +27,9 @@ def test_perplexity_of_texts(perplexity: evaluate.Metric, folder: str, tiny_mode
     assert found["perplexities"] == pytest.approx(expected, rel=1e-5)
     assert found["mean_perplexity"] == pytest.approx(sum(expected) / 3, rel=1e-5)
     assert found["pooled_perplexity"] == pytest.approx(math.exp(sum(nats) / 13), rel=1e-5)
+    mask = AutoTokenizer.from_pretrained(folder).mask_token
+    with pytest.raises(ValueError, match="mask"):  # some tokenizers would drop the space before it
+        perplexity.compute(predictions=[f"ab {mask}"], model_id=folder)
 
 
 def test_a_first_token_that_is_the_start_token_is_scored(perplexity: evaluate.Metric, folder: str) -> None:

@@ -215,7 +215,10 @@ def test_the_card_of_a_fine_tuned_model_names_the_model_before_it(run: Path, tmp
         (last / "results.json").write_text(json.dumps(results))
         stage(last, tmp_path / name)
         card = ModelCard.load(tmp_path / name / "README.md")
-        assert "1,500 steps with 3,072,000 tokens, padding included, and 0.0725 hours on this machine:" in card.text
+        assert (
+            "1,500 steps with 3,072,000 tokens, padding included, and 0.0725 hours. It ended on this machine:"
+            in card.text
+        )
         assert f"It started from the weights of {name}." in card.text
         assert card.data.base_model == base_model
 

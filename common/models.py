@@ -15,6 +15,7 @@ from transformers.utils import cached_file, extract_commit_hash
 
 from common.files import atomic_folder, hash_file
 from modeling_aogpt.loading import ADAPTER, Model, find_base, load_model, restore_generation_config
+from modeling_aogpt.tokenization import load_tokenizer
 
 
 def find_model(name_or_path: str | Path) -> str:
@@ -65,6 +66,13 @@ def save_model(model: Model, tokenizer: PreTrainedTokenizerBase, folder: Path) -
             (temporary / "README.md").unlink()  # an empty template with a local path
         tokenizer.model_max_length = model.config.max_position_embeddings
         tokenizer.save_pretrained(temporary)
+
+
+def check_own_tokenizer(model: str, tokenizer: PreTrainedTokenizerBase, name: str) -> None:
+    """Raise a `ValueError` if a model folder has a tokenizer with other tokens than `tokenizer`, loaded from `name`."""
+    has_tokenizer = model != name and (Path(model) / "tokenizer_config.json").exists()
+    if has_tokenizer and load_tokenizer(model).get_vocab() != tokenizer.get_vocab():
+        raise ValueError(f"`tokenizer` ({name}) differs from the tokenizer of {model}. Remove `tokenizer`.")
 
 
 def longest_sequence(config: PreTrainedConfig) -> int | None:

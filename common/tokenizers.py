@@ -90,9 +90,9 @@ def to_bytes(ids: Sequence[int], tokenizer: PreTrainedTokenizerBase) -> bytes:
     return b"".join(parts)
 
 
-def num_unpadded(ids: Sequence[int], end_of_text: int) -> int:
-    """Return the length of a sequence without the end-of-text tokens at its end."""
+def num_unpadded(ids: Sequence[int], *padding: int | None) -> int:
+    """Return the length of a sequence without the tokens of `padding`, such as end-of-text, at its end."""
     end = len(ids)
-    while end and ids[end - 1] == end_of_text:
+    while end and ids[end - 1] in padding:
         end -= 1
     return end

@@ -121,7 +121,7 @@ def sample_cells(
             generator=make_generator(cell["seed"], indices[0]),
             return_dict_in_generate=True,
         )
-        samples = map(asdict, make_samples(output.sequences.tolist(), tokenizer))
+        samples = map(asdict, make_samples(output.sequences.tolist(), tokenizer, model.config))
         costs = [time.perf_counter() - started, output.num_forward_passes, output.num_rows]
         return list(zip(samples, [costs, *[[0, 0, 0]] * (len(indices) - 1)], strict=True))
 

@@ -37,7 +37,7 @@ from aogpt.texts import cut_around, decode_after, find_end, find_special_ids, la
 from common.commands import Options, one_line_errors, option, progress_bar
 from common.encoding import warn_of_unknown
 from common.hardware import default_device
-from common.models import find_model, identity_of_configs, identity_of_weights
+from common.models import check_own_tokenizer, find_model, identity_of_configs, identity_of_weights
 from common.processes import gather, start_accelerator
 from common.results import default_length
 from eval.infilling import Filler, Gap
@@ -127,7 +127,8 @@ class AnyOrderLM(LM):
         device = self.accelerator.device if self.accelerator.num_processes > 1 else self.arguments.device
         model = load_pretrained(AOGPTForAnyOrderLM, pretrained, dtype=getattr(torch, self.arguments.dtype))
         self.model = model.to(device).eval()
-        self.tokenizer = load_tokenizer(self.arguments.tokenizer or pretrained)
+        self.tokenizer = load_tokenizer(name := self.arguments.tokenizer or pretrained)
+        check_own_tokenizer(pretrained, self.tokenizer, name)
         self.batch_size = self.arguments.batch_size
         self.max_length = default_length(pretrained, config) if (given := self.arguments.max_length) is None else given
         check_integer("max_length", self.max_length, most=self.model.config.max_position_embeddings)

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedConfig, PreTrainedTokenizerBase
 
 from common.models import identity_of_weights
 from common.results import default_length
@@ -97,9 +97,16 @@ class Judge:
         }
 
 
-def make_samples(sequences: list[list[int]], tokenizer: PreTrainedTokenizerBase) -> list[Sample]:
-    """Return the token ids, without padding, and the text of each sequence."""
-    kept = [ids[: num_unpadded(ids, tokenizer.eos_token_id) + 1] for ids in sequences]  # one end-of-text is no padding
+def make_samples(
+    sequences: list[list[int]], tokenizer: PreTrainedTokenizerBase, config: PreTrainedConfig
+) -> list[Sample]:
+    """Return the token ids, without padding, and the text of each sequence, from a model with this configuration."""
+    eos, kept = config.eos_token_id, []
+    ends = eos if isinstance(eos, list) else [eos]
+    for ids in sequences:
+        length = num_unpadded(ids, tokenizer.eos_token_id, config.pad_token_id)
+        has_end = length > 0 and ids[length - 1] in ends
+        kept.append(ids[: length + (not has_end)])  # one end of text is no padding
     return [Sample(ids, tokenizer.decode(ids)) for ids in kept]
 
 

@@ -32,7 +32,7 @@ from common.data_arguments import SampleBy
 from common.encoding import encode_documents
 from common.files import write_json
 from common.hardware import hardware, versions
-from common.models import find_model, identity_of_configs, identity_of_weights, longest_sequence
+from common.models import check_own_tokenizer, find_model, identity_of_configs, identity_of_weights, longest_sequence
 from common.packing import leave_out_long, pad, total
 from common.processes import in_turn, start_accelerator
 from common.results import check_is_no_run, default_length, settings_of_run
@@ -231,6 +231,7 @@ def _load_tokenizer(model_name: str, scorer: ModelScorer, arguments: ScoringArgu
             f"The tokenizer {name!r} has {num_ids} ids, but the model has {expected or vocab_size}. Set `tokenizer` to "
             "the tokenizer with which the model was trained."
         )
+    check_own_tokenizer(model_name, tokenizer, name)
     return tokenizer
 
 

@@ -29,7 +29,7 @@ from transformers.dynamic_module_utils import get_imports
 from common.commands import Options, Parser, one_line_errors, option
 from common.corpora import BUILT_IN
 from common.files import atomic_folder, check_empty_folder
-from common.models import identity_of_weights, load_merged
+from common.models import check_own_tokenizer, identity_of_weights, load_merged
 from common.results import read_finished_run, settings_of_run
 from model_cards.card import read_facts, render_card, task_of
 from model_cards.measurements import add_run_facts, check_labels, read_run_measurements, read_zero_shot_measurements
@@ -89,7 +89,8 @@ def stage(source: Path, repo_id: str, folder: Path, arguments: PublishArguments)
     is_run = (source / "model").is_dir()
     model_folder, results = (source / "model", read_finished_run(source)) if is_run else (source, None)
     model = load_local(model_folder)
-    tokenizer = load_matching_tokenizer(model.config, arguments.tokenizer or str(model_folder))
+    tokenizer = load_matching_tokenizer(model.config, name := arguments.tokenizer or str(model_folder))
+    check_own_tokenizer(str(model_folder), tokenizer, name)
     length = results["arguments"]["sequence_length"] if results else model.config.max_position_embeddings
     task = task_of(model.config)
     measurements = [] if results is None else read_run_measurements(results, task)

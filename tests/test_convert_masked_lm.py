@@ -284,6 +284,8 @@ def test_windows_are_ignored(tmp_path: Path) -> None:
         ({"max_sequence_length": "long"}, "config.json has settings that are not allowed"),
         ({"model_type": "qwen2"}, "type 'qwen2' cannot be converted.*'llada', 'Dream', 'a2d-llama'"),
         ({"alibi": True}, "alibi=True"),
+        ({"clip_qkv": 0.5}, "clip_qkv=None"),
+        ({"rope_scaling": {"factor": 2.0}}, "rope_scaling=None"),
         ({"n_layers": 3}, "model.transformer.blocks.2.attn_norm.weight is missing"),
         ({"n_layers": 1}, "model.transformer.blocks.1.attn_norm.weight is unknown"),
         ({"d_model": 64}, r"has shape \(32, 32\) instead of \(64, 64\)"),

@@ -19,7 +19,7 @@ from eval.generative import GenerativeArguments, generative, main
 from eval.journal import make_generator
 from eval.judging import Judge, Sample, distinct, make_samples, unigram_entropy
 from eval.tables import GENERATIVE, generative_table
-from modeling_aogpt import AnyOrderGenerationConfig, AOGPTForAnyOrderLM
+from modeling_aogpt import AnyOrderGenerationConfig, AOGPTConfig, AOGPTForAnyOrderLM
 from modeling_aogpt.tokenization import load_tokenizer
 from tests.references import causal_nats, make_run, random_encoder, save_judge
 from tests.several_processes import run_in_two_processes
@@ -74,8 +74,13 @@ def test_judge_with_another_tokenizer_encodes_the_text(
 
 
 def test_padding_is_left_out(tiny_tokenizer: PreTrainedTokenizerFast) -> None:
-    samples = make_samples([[1, 13, 2, 13, 13, 13], [1, 2], [13, 13]], tiny_tokenizer)
-    assert [sample.ids for sample in samples] == [[1, 13, 2, 13], [1, 2], [13]]
+    def make(sequences: list[list[int]], eos: int | list[int], pad: int | None) -> list[list[int]]:
+        config = AOGPTConfig(eos_token_id=eos, pad_token_id=pad)
+        return [sample.ids for sample in make_samples(sequences, tiny_tokenizer, config)]
+
+    assert make([[1, 13, 2, 13, 13, 13], [1, 2], [13, 13]], 13, None) == [[1, 13, 2, 13], [1, 2], [13]]
+    assert make([[1, 13, 7, 7], [1, 5, 7], [7, 7], [2, 7, 1]], [13, 5], 7) == [[1, 13], [1, 5], [7], [2, 7, 1]]
+    assert make([[1, 5, 13, 13], [1, 13, 13]], [13, 5], 13) == [[1, 5], [1, 13]]
 
 
 def test_settings_of_the_model_do_not_change_samples(

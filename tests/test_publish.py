@@ -375,6 +375,10 @@ def test_sources_that_cannot_be_published_are_errors(run: Path, tmp_path: Path) 
     bare = Path(shutil.copytree(run / "model", tmp_path / "bare"))
     with pytest.raises(ValueError, match=r"trained on unicode-names, but .*bare is no"):
         stage(bare, folder, card="quickstart")
+    other = train_tokenizer((f"{number} {number}" for number in range(9000)), vocab_size=400)
+    other.save_pretrained(tmp_path / "other")  # with as many tokens
+    with pytest.raises(ValueError, match=r"`tokenizer` .* differs"):
+        stage(bare, folder, tokenizer=str(tmp_path / "other"))
     for path in bare.glob("tokenizer*"):
         path.unlink()
     with pytest.raises(ValueError, match=r"contains no tokenizer\. Pass the tokenizer"):

@@ -3,7 +3,6 @@
 
 import logging
 from contextlib import nullcontext
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -13,10 +12,10 @@ from torch.optim import Optimizer
 from transformers import AutoModel, PreTrainedTokenizerBase
 
 from common.data_arguments import DataArguments
+from common.models import check_own_tokenizer
 from common.tokenizers import vocabulary_arguments
 from modeling_aogpt import AOGPTConfig
 from modeling_aogpt.loading import Model, load_pretrained, read_config
-from modeling_aogpt.tokenization import load_tokenizer
 from training.activation_checkpointing import checkpoint_activations
 from training.architecture import Architecture, build_config
 from training.arguments import LEFT_TO_RIGHT_ORDERS, TrainingArguments
@@ -89,11 +88,7 @@ def check_tokenizer(
     config, init_from = build_config(model, **vocabulary_arguments(tokenizer)), training.init_from
     if init_from is None:
         return
-    has_tokenizer = init_from != data.tokenizer and (Path(init_from) / "tokenizer_config.json").exists()
-    if has_tokenizer and load_tokenizer(init_from).get_vocab() != tokenizer.get_vocab():
-        raise ValueError(
-            f"`tokenizer` ({data.tokenizer}) differs from the tokenizer of {init_from}. Remove `tokenizer`."
-        )
+    check_own_tokenizer(init_from, tokenizer, data.tokenizer)
     initial_config = read_config(init_from)
     for name in ("num_valid_tokens", "mask_token_id"):
         given, expected = getattr(config, name), getattr(initial_config, name)

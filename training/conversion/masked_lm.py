@@ -51,6 +51,7 @@ LLADA_SETTINGS = {
 }
 # Settings with which a LLaDA has the layers of a Llama.
 LLADA_LAYERS = {
+    **dict.fromkeys(("clip_qkv", "final_logit_softcapping", "num_experts", "quantization_config", "rope_scaling")),
     "block_type": "llama",
     "activation_type": "silu",
     "layer_norm_type": "rms",

@@ -24,6 +24,7 @@ from transformers import PreTrainedTokenizerBase
 from modeling_aogpt import AnyOrderGenerationConfig
 from modeling_aogpt.generation_config import FIELDS
 from modeling_aogpt.loading import Model
+from modeling_aogpt.tokenization import check_chat
 from modeling_aogpt.validation import check_integer, is_integer, suggest
 
 from .texts import cut_around, decode_after, find_end, find_special_ids, find_starts, lacks_space, num_final
@@ -377,6 +378,7 @@ class Server:
             raise ApiError(400, "The last message must not be of the assistant. Remove it.", "messages")
         try:
             prompt = self.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+            check_chat(messages, self.tokenizer)
         except Exception as error:  # chat templates raise errors of their own
             raise ApiError(400, str(error), "messages") from error
         most = most or fields.get("max_tokens") or max(self.most - len(self.encode(prompt, None)), 1)

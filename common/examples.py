@@ -172,6 +172,7 @@ def _encode_chat(
     (text,), (spans,) = render_jinja_template(
         [messages], tools, chat_template=template, return_assistant_tokens_mask=True, **tokenizer.special_tokens_map
     )
+    tokenization.check_chat(messages, tokenizer, tools)
     # The prompt of a generation ends where an answer begins. No token is on both sides.
     cuts = [0, *chain.from_iterable(spans), len(text)]
     parts = [(text[start:end], number % 2 == 1) for number, (start, end) in enumerate(pairwise(cuts))]
@@ -204,6 +205,7 @@ def _split_completion(prompt: Any, completion: Any, tools: list | None, tokenize
         raise ValueError(f"`prompt` and `completion` must both be text, or both {MESSAGES}, but are {given}.")
     prompt, completion = _check_messages("prompt", prompt), _check_messages("completion", completion)
     before = tokenizer.apply_chat_template(prompt, tools, tokenize=False, add_generation_prompt=True)
+    tokenization.check_chat(prompt, tokenizer, tools)
     text = tokenizer.apply_chat_template(prompt + completion, tools, tokenize=False)
     if not text.startswith(before):
         raise ValueError("The chat template must keep the prompt as it is before an answer, but changes it.")

@@ -56,6 +56,16 @@ def load_tokenizer(name_or_path: str | Path) -> PreTrainedTokenizerBase:
     return add_mask_token(tokenizer)
 
 
+def check_chat(messages: list[dict[str, Any]], tokenizer: PreTrainedTokenizerBase, tools: list | None = None) -> None:
+    """Raise a `ValueError` if the chat template leaves out a message that is not of the user or the assistant."""
+    text = tokenizer.apply_chat_template(messages, tools, tokenize=False)
+    for i, message in enumerate(messages):
+        if message["role"] not in ("user", "assistant") and message["content"].strip():
+            changed = [*messages[:i], message | {"content": f".{message['content']}"}, *messages[i + 1 :]]
+            if tokenizer.apply_chat_template(changed, tools, tokenize=False) == text:
+                raise ValueError(f"The chat template leaves out message {i} ({message['role']!r}). Remove the message.")
+
+
 def load_matching_tokenizer(config: AOGPTConfig, name_or_path: str) -> PreTrainedTokenizerBase:
     """Load a tokenizer as [`load_tokenizer`] does, and check that its mask token has the mask id of the model."""
     tokenizer = load_tokenizer(name_or_path)

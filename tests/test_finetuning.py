@@ -178,6 +178,18 @@ def test_an_answer_that_must_not_be_learned_is_an_error(tokenizer: PreTrainedTok
         encode(tokenizer, messages=[CHAT[0], CHAT[1] | {"weight": 0}, *CHAT[2:]])
 
 
+@pytest.mark.parametrize("template", [MARKED, UNMARKED])
+def test_a_message_that_the_template_leaves_out_is_an_error(template: str) -> None:
+    tokenizer = KINDS["byte-level"]()
+    tokenizer.chat_template = template.replace("{% for m in messages", "{% for m in messages if m.role != 'system'")
+    chat = [*CHAT[:2], {"role": "system", "content": "again"}, *CHAT[2:]]
+    assert encode(tokenizer, messages=[*CHAT[:2], {"role": "system", "content": " "}, *CHAT[2:]])
+    with pytest.raises(ExampleError, match="leaves out message 2"):
+        encode(tokenizer, messages=chat)
+    tokenizer.chat_template = template.replace("m.content", "(m.content | upper)")
+    assert encode(tokenizer, messages=chat)
+
+
 def test_tools_are_shown_without_the_nulls_of_parquet() -> None:
     tokenizer = KINDS["byte-level"]()
     tokenizer.chat_template = PLAIN

@@ -717,6 +717,9 @@ def test_chats_are_completions_of_the_chat_template(
     ):
         with pytest.raises(openai.BadRequestError, match=r"logprobs|tools|messages|max_tokens|last message|too long"):
             chats(**given | wrong)
+    tokenizer.chat_template = CHAT_TEMPLATE.replace("in messages", "in messages if m.role != 'system'")
+    with pytest.raises(openai.BadRequestError, match="leaves out message 0"):
+        chats(**given | {"messages": [{"role": "system", "content": "I"}, {"role": "user", "content": "I saw"}]})
     tokenizer.chat_template = None
     with pytest.raises(openai.BadRequestError, match="chat_template"):
         chats(**given)

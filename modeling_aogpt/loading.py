@@ -22,16 +22,18 @@ def find_base(name_or_path: str | Path) -> str | None:
     """Return the base model of an adapter in a folder, or None. Raise a `ValueError` for files of two models."""
     path = Path(name_or_path)
     found = [name for name in (ADAPTER, SAFE_WEIGHTS_NAME, SAFE_WEIGHTS_INDEX_NAME) if (path / name).exists()]
+    if SAFE_WEIGHTS_INDEX_NAME in found and SAFE_WEIGHTS_NAME in read_index(path / SAFE_WEIGHTS_INDEX_NAME).values():
+        found.remove(SAFE_WEIGHTS_INDEX_NAME)  # some programs write an index of a single file
     if len(found) > 1:
         raise ValueError(f"{path} holds more than one model: {', '.join(found)}. Remove the older one.")
     adapter = read_json(path / ADAPTER) if ADAPTER in found else {}
     if "num_virtual_tokens" in adapter:  # of prompt tuning and prefix tuning
         raise ValueError(f"{path} has virtual tokens, which are not supported. Use an adapter such as LoRA.")
-    if (revision := adapter.get("revision")) not in (None, "main"):  # Transformers would load the newest revision
-        raise ValueError(
-            f"{path} needs revision {revision} of its base model. Name a folder that contains it, instead."
-        )
-    return adapter.get("base_model_name_or_path")
+    base, revision = adapter.get("base_model_name_or_path"), adapter.get("revision")
+    if base and revision not in (None, "main") and not Path(base).is_dir():  # would load the newest revision
+        advice = f"Download it, and set `base_model_name_or_path` in {ADAPTER} to its folder."
+        raise ValueError(f"{path} needs revision {revision} of its base model {base}. {advice}")
+    return base
 
 
 def read_any_config(name_or_path: str | Path, **options: Any) -> PreTrainedConfig:
@@ -72,9 +74,8 @@ def load_pretrained(model_class: Any, name_or_path: str | Path, **options: Any) 
     for index in Path(name_or_path).glob("*.index.json"):
         read_index(index)  # Transformers would also read files outside the folder
     try:
-        model, report = model_class.from_pretrained(
-            name_or_path, output_loading_info=True, trust_remote_code=False, **options
-        )
+        options |= {"output_loading_info": True, "trust_remote_code": False}
+        model, report = model_class.from_pretrained(name_or_path, **options)
     except (OSError, SafetensorError) as error:
         raise ValueError(
             f"The weights of {name_or_path} are missing or damaged. Copy or download the model again. (Cause: {error})"

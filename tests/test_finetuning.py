@@ -26,7 +26,7 @@ from common.tokenizers import train_tokenizer, vocabulary_arguments
 from model_cards.publish import PublishArguments, stage
 from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM, DataCollatorForAnyOrderLM
 from modeling_aogpt.infill import encode_between_masks
-from modeling_aogpt.loading import load_model, read_config
+from modeling_aogpt.loading import find_base, load_model, read_config
 from tests.killed_runs import Trainer, find_differences, find_wrong_losses, run_with_kills
 from tests.tokenizers_of_all_kinds import KINDS
 from tests.training_runs import results, train
@@ -642,6 +642,8 @@ def test_virtual_tokens_and_revisions_of_bases_are_not_supported(tmp_path: Path)
     for load in (load_merged, load_model):  # they would use the newest revision
         with pytest.raises(ValueError, match=rf"^{tmp_path} needs revision v1 "):
             load(tmp_path)
+    LoraConfig(base_model_name_or_path=str(tmp_path), revision="v1").save_pretrained(tmp_path)
+    assert find_base(tmp_path) == str(tmp_path)  # as the message says
 
 
 @pytest.mark.skipif(

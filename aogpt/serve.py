@@ -380,7 +380,8 @@ class Server:
             prompt = self.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
             check_chat(messages, self.tokenizer)
         except Exception as error:  # chat templates raise errors of their own
-            raise ApiError(400, str(error), "messages") from error
+            text = f"The chat template does not accept `messages`. (Cause: {str(error) or repr(error)})"
+            raise ApiError(400, text, "messages") from error
         most = most or fields.get("max_tokens") or max(self.most - len(self.encode(prompt, None)), 1)
         query = CompletionRequest(**fields | {"prompt": prompt, "max_tokens": most})
         return await self.respond(query, request, is_chat=True)
@@ -421,10 +422,8 @@ class Server:
         open_samples = dict(enumerate(samples))
         async with aclosing(self.follow(job, samples, request)) as changes:
             async for _ in changes:
-                new = [
-                    (i, one) for i, one in open_samples.items() if one.unsent or one.text[one.num_sent :] or one.reason
-                ]
-                if choices := [describe_choice(index, sample, job, head["object"]) for index, sample in new]:
+                new = {i: s for i, s in open_samples.items() if s.text[s.num_sent :] or s.unsent or s.reason}
+                if choices := [describe_choice(index, sample, job, head["object"]) for index, sample in new.items()]:
                     yield json.dumps(head | {"choices": choices})
                 open_samples = {index: sample for index, sample in open_samples.items() if sample.reason is None}
         if (query.stream_options or {}).get("include_usage"):
@@ -532,7 +531,8 @@ def make_app(server: Server) -> FastAPI:
             error = ApiError(error.status_code, str(error.detail))
         if isinstance(error, ValidationError):
             first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-            name = str(first["loc"][0]) if first["loc"] else None
+            place = first["loc"][: 3 if first["loc"][:1] == ("messages",) else 1]  # such as "messages", 0, "role"
+            name = ".".join(map(str, place)) or None
             error = ApiError(400, f"`{name or 'body'}`: {first['msg']}.", name)
         if not isinstance(error, ApiError):
             error = ApiError(500, "The server has an internal error. Its log has the cause.")

@@ -1,8 +1,11 @@
 # Copyright 2026 The AO-GPT package authors. SPDX-License-Identifier: Apache-2.0
 """The text around a gap or before a continuation: cutting it to a number of tokens, and decoding what follows it."""
 
+import re
+from bisect import bisect_right
 from collections.abc import Sequence, Set
 from difflib import SequenceMatcher
+from itertools import accumulate
 from typing import TypeVar
 
 from transformers import PreTrainedTokenizerBase
@@ -65,7 +68,7 @@ def num_final(text: str, whole: str) -> int:
 def find_starts(ids: list[int], text: str, tokenizer: PreTrainedTokenizerBase) -> list[int]:
     """Return the index in `text` of the first character of each of `ids`, its last tokens.
 
-    If the tokenizer changed the length of the text (accents, ligatures, spaces), decoded and given text are aligned.
+    If the tokenizer changed the length of the text (accents, ligatures, spaces), decoded and given words are aligned.
     """
     starts, end = [], 0
     for number in range(len(ids)):
@@ -77,6 +80,9 @@ def find_starts(ids: list[int], text: str, tokenizer: PreTrainedTokenizerBase) -
     decoded = tokenizer.decode(ids, clean_up_tokenization_spaces=False)
     if len(decoded) == len(text) or text.endswith(decoded):
         return [len(text) - end + start for start in starts]
-    blocks = SequenceMatcher(None, decoded, text, autojunk=False).get_opcodes()
-    found = [next(block[1:] for block in blocks if start < block[2] or block is blocks[-1]) for start in starts]
+    old, new = (re.findall(r"\s+|\w+|\W", part) for part in (decoded, text))  # characters take too long
+    blocks = SequenceMatcher(None, old, new, autojunk=False).get_opcodes()
+    old, new = ([0, *accumulate(map(len, part))] for part in (old, new))
+    spans = [(old[first], old[end], new[start], new[stop]) for _, first, end, start, stop in blocks]
+    found = (spans[bisect_right([end for _, end, _, _ in spans[:-1]], start)] for start in starts)
     return [min(new + start - old, new_end) for start, (old, _, new, new_end) in zip(starts, found, strict=True)]

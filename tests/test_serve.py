@@ -720,9 +720,12 @@ def test_chats_are_completions_of_the_chat_template(
     tokenizer.chat_template = CHAT_TEMPLATE.replace("in messages", "in messages if m.role != 'system'")
     with pytest.raises(openai.BadRequestError, match="leaves out message 0"):
         chats(**given | {"messages": [{"role": "system", "content": "I"}, {"role": "user", "content": "I saw"}]})
-    tokenizer.chat_template = None
-    with pytest.raises(openai.BadRequestError, match="chat_template"):
-        chats(**given)
+    with pytest.raises(openai.BadRequestError, match=r"messages\.1\.content"):
+        chats(**given | {"messages": [*given["messages"], {"role": "user"}]})
+    for template, message in ((None, "chat_template"), ("{{ raise_exception('') }}", "template does not accept")):
+        tokenizer.chat_template = template
+        with pytest.raises(openai.BadRequestError, match=message):
+            chats(**given)
 
 
 def test_the_measurement_of_a_server(tmp_path: Path) -> None:

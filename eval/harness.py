@@ -16,6 +16,7 @@ do not depend on their number.
 
 import atexit
 import json
+import re
 import sys
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
@@ -397,7 +398,8 @@ def build_all_requests(task: Task, tokenizer_name: str = "", **options: Any) -> 
     """Build the requests of a task. Those in the harness's cache are used only for the same settings, seed and data."""
     data = [getattr(part, "_fingerprint", None) for part in (task.dataset or {}).values()]
     seed = task.fewshot_rnd and task.fewshot_rnd.getstate()
-    key = hash_string(str([tokenizer_name, task.dump_config(), seed, data, options.get("samples")]))
+    key = str([tokenizer_name, task.dump_config(), seed, data, options.get("samples")])
+    key = hash_string(re.sub(r" at 0x\w+", "", key))  # without addresses of functions, which differ between processes
     BUILD_ALL_REQUESTS(task, tokenizer_name=key[:16], **options)
 
 

@@ -58,7 +58,7 @@ class AnyOrderPerplexity(evaluate.Metric):
             )
         model.to("cuda" if torch.cuda.is_available() else "cpu")
         tokenizer = AutoTokenizer.from_pretrained(model_id, trust_remote_code=trust_remote_code)
-        if any(tokenizer.mask_token in text for text in predictions):
+        if tokenizer.mask_token and any(tokenizer.mask_token in text for text in predictions):
             raise ValueError(f"A text contains the mask {tokenizer.mask_token}, which has no likelihood. Replace it.")
         encoded = tokenizer(list(predictions), add_special_tokens=False, split_special_tokens=True)["input_ids"]
         encoded = [[*ids, tokenizer.eos_token_id] for ids in encoded]

@@ -43,6 +43,7 @@ SETTINGS = FIELDS.keys() - {
 }
 # Fields of OpenAI that are accepted only with the value at which they have no effect.
 NO_OP_VALUES = {"best_of": 1, "frequency_penalty": 0, "presence_penalty": 0, "logit_bias": {}}
+NO_OP_VALUES |= {"tools": [], "tool_choice": "none", "response_format": {"type": "text"}, "top_logprobs": 0}
 CHAT_KEYS = {"chat.completion": "message", "chat.completion.chunk": "delta"}  # of a choice, by kind of the response
 
 Length = Annotated[int, Field(ge=1)]

@@ -40,6 +40,7 @@ logger = logging.getLogger(__name__)
 
 HUB_OPTIONS = ("corpus_config", "corpus_revision", "train_split", "validation_split")
 ROWS_TO_CHECK = 100  # at the beginning of a stream
+ABOUT_DATA = ("README", "LICENSE", "dataset_info")  # names of files that are no data begin so
 
 # Prefixes of names that the corpus `unicode-names` excludes. After the prefix, such a name has only a code point or a
 # transliteration. Other families of numbered characters are not listed, because all names with a digit are excluded.
@@ -214,7 +215,8 @@ def _find_dataset(arguments: DataArguments) -> tuple[Rows, Sources, dict[str, li
         )
     chosen = _choose_splits(arguments, available)
     if os.path.isdir(path):
-        _warn_of_unread(path, available)
+        if arguments.corpus_config is None:
+            _warn_of_unread(path, available)
         return {}, [], chosen
     if not arguments.streaming:
         chosen = {split: keep_text(dataset, arguments.text_column) for split, dataset in chosen.items()}
@@ -225,9 +227,10 @@ def _warn_of_unread(folder: str, available: Mapping[str, Any]) -> None:
     """Warn of files in a folder that are in no split: `datasets` reads one kind, and by names such as train.txt."""
     read = {os.path.realpath(str(file)) for files in available.values() for file in files}
     paths = filter(os.path.isfile, glob.glob(f"{glob.escape(folder)}/**", recursive=True))
-    texts = (file for file in paths if file.lower().endswith(FILE_SUFFIXES) and not file.endswith("README.md"))
-    if unread := [file for file in texts if os.path.realpath(file) not in read]:
-        logger.warning("%d files, such as %s, are not read. To read all, give a pattern.", len(unread), unread[0])
+    texts = [file for file in paths if file.lower().endswith(FILE_SUFFIXES) and os.path.realpath(file) not in read]
+    if unread := [file for file in texts if not os.path.basename(file).startswith(ABOUT_DATA)]:
+        pattern = f"{folder}/*{os.path.splitext(unread[0])[1]}"
+        logger.warning("%d files, such as %s, are not read. Use a pattern such as %r.", len(unread), unread[0], pattern)
 
 
 def _choose_splits(arguments: DataArguments, available: Mapping[str, Any]) -> dict[str, Any]:

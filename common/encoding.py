@@ -59,7 +59,8 @@ def encode_documents(
         num_proc=num_workers,
         desc="Tokenizing",
     )
-    warn_of_unknown((chunk.flatten().to_numpy() for chunk in encoded.data.column("input_ids").chunks), tokenizer)
+    chunks = encoded.data.column("input_ids").chunks[:8]  # thousands of texts; all may take minutes to read
+    warn_of_unknown((chunk.flatten().to_numpy() for chunk in chunks), tokenizer)
     text = (texts[0]["text"] or "")[:200] if len(texts) else ""
     decoded = tokenizer.decode(tokenizer(text, add_special_tokens=False, split_special_tokens=True)["input_ids"])
     if text.islower() != decoded.islower():
@@ -72,7 +73,9 @@ def warn_of_unknown(parts: Iterable[np.ndarray], tokenizer: PreTrainedTokenizerB
     unknown = tokenizer.unk_token_id
     count = 0 if unknown in (None, tokenizer.eos_token_id) else sum(np.count_nonzero(ids == unknown) for ids in parts)
     if count:
-        text = "%d tokens are %s, as the tokenizer lacks some characters. Bits per byte are too low. Remove such texts."
+        text = (
+            "%d or more tokens are %s, as the tokenizer lacks characters. Bits per byte are too low. Remove such texts."
+        )
         logger.warning(text, count, tokenizer.unk_token)
 
 

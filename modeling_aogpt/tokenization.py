@@ -46,7 +46,7 @@ def load_tokenizer(name_or_path: str | Path) -> PreTrainedTokenizerBase:
         logger.warning(
             f"{type(tokenizer).__name__} encodes {SAMPLE!r} differently from {file}, and decodes the ids to "
             f"{tokenizer.decode(ids)!r}. If the model was trained with that file, set `tokenizer_class` in "
-            "tokenizer_config.json to 'PreTrainedTokenizerFast' or, for a model of type qwen2, load it by this class."
+            "tokenizer_config.json to 'PreTrainedTokenizerFast' or, for a model of type qwen2, load it by that class."
         )
     if tokenizer.eos_token_id is None:
         raise ValueError(f"The tokenizer {name_or_path!r} has no end-of-text token. Set its `eos_token` and save it.")
@@ -58,12 +58,12 @@ def load_tokenizer(name_or_path: str | Path) -> PreTrainedTokenizerBase:
 
 def check_chat(messages: list[dict[str, Any]], tokenizer: PreTrainedTokenizerBase, tools: list | None = None) -> None:
     """Raise a `ValueError` if the chat template leaves out a message that is not of the user or the assistant."""
-    text = tokenizer.apply_chat_template(messages, tools, tokenize=False)
-    for i, message in enumerate(messages):
-        if message["role"] not in ("user", "assistant") and message["content"].strip():
-            changed = [*messages[:i], message | {"content": f".{message['content']}"}, *messages[i + 1 :]]
-            if tokenizer.apply_chat_template(changed, tools, tokenize=False) == text:
-                raise ValueError(f"The chat template leaves out message {i} ({message['role']!r}). Remove the message.")
+    others = {i: one for i, one in enumerate(messages) if one["role"] not in ("user", "assistant")}
+    text = tokenizer.apply_chat_template(messages, tools, tokenize=False) if others else ""
+    for i, message in others.items():
+        changed = [*messages[:i], message | {"content": f".{message['content']}"}, *messages[i + 1 :]]
+        if message["content"].strip() and tokenizer.apply_chat_template(changed, tools, tokenize=False) == text:
+            raise ValueError(f"The chat template leaves out message {i} ({message['role']!r}). Remove the message.")
 
 
 def load_matching_tokenizer(config: AOGPTConfig, name_or_path: str) -> PreTrainedTokenizerBase:

@@ -66,7 +66,7 @@ def test_unknown_characters_give_a_warning(folder: str, caplog: pytest.LogCaptur
     score(lm, ("ab", "c"))
     assert not caplog.text
     score(lm, ("ab", "Z"))
-    assert "1 tokens are <unk>" in caplog.text
+    assert "1 or more tokens are <unk>" in caplog.text
 
 
 def test_completion_of_likeliest_tokens_is_greedy(folder: str, tiny_model: AOGPTForAnyOrderLM) -> None:

@@ -690,6 +690,7 @@ def test_chats_are_completions_of_the_chat_template(
     model.generation_config.eos_token_id = int(model.generate(ids, max_new_tokens=8, do_sample=False)[0, -1])
     options = {"model": "tiny", "seed": 1, "n": 2, "extra_body": {"order": "left_to_right"}}
     given = options | {"messages": [{"role": "user", "content": "I saw"}]}
+    given |= {"response_format": {"type": "text"}, "tool_choice": "none"}  # without effect
     chats = client.chat.completions.create
     for limit, num_new in (({"max_tokens": 4}, 4), ({"max_completion_tokens": 3}, 3), ({}, 64 - ids.shape[1])):
         completion = client.completions.create(**options, prompt=prompt, max_tokens=num_new)
@@ -707,7 +708,7 @@ def test_chats_are_completions_of_the_chat_template(
         assert [tuple(part) for part in parts] == expected
     for wrong in (
         {"logprobs": True},
-        {"tools": []},
+        {"tools": [{"type": "function", "function": {"name": "a"}}]},
         {"messages": []},
         {"messages": [{"role": "user", "content": None}]},
         {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "a"}}]}]},

@@ -28,6 +28,7 @@ KINDS = (("messages",), ("prompt", "completion"), ("prefix", "suffix", "middle")
 MESSAGES = 'a list of messages such as {"role": "user", "content": "Hello"}'
 QUOTED_ARGUMENTS = re.compile(r'"arguments": ("[{](?:[^"\\]|\\.)*")')  # JSON in a string of JSON
 GENERATION = re.compile(r"\{%-?\s*generation\s*-?%\}")  # the mark of an answer in a chat template
+WEIGHTS = ("weight", "train", "training", "trainable")  # keys of other tools that leave out a message
 GREY, GREEN, RESET = "\033[90m", "\033[32m", "\033[0m"
 
 Parts = list[tuple[str, bool]]  # consecutive parts of a text, and whether each is an answer
@@ -230,8 +231,8 @@ def _check_messages(name: str, messages: Any) -> list[dict[str, str]]:
     is_list = isinstance(messages, list) and messages and all(isinstance(message, dict) for message in messages)
     if not is_list or not all(isinstance(one.get(key), str) for one in messages for key in ("role", "content")):
         raise ValueError(f"`{name}` must be {MESSAGES}, but is {messages!r:.200}.")
-    if any(message.get("weight") == 0 for message in messages):
-        raise ValueError(f"`{name}` has an answer with `weight` 0, but all answers are learned. Remove the example.")
+    if excluded := [key for message in messages for key in WEIGHTS if message.get(key) == 0]:  # False, too
+        raise ValueError(f"`{name}` has `{excluded[0]}` 0 or false, but all answers are learned. Remove the example.")
     return [{key: item for key, item in message.items() if item is not None} for message in messages]
 
 

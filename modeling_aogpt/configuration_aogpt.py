@@ -296,6 +296,8 @@ class AOGPTConfig(PreTrainedConfig):
 
     def _validate_rotary(self) -> None:
         if self.position_encoding == "learned":
+            if self.rope_parameters is not None:
+                raise ValueError("`rope_parameters` needs `position_encoding='rotary'`. Set it, or remove them.")
             if self.no_rope_layers is not None or (self.target_injection == "none" and self.model_type == "aogpt"):
                 raise ValueError(
                     "`no_rope_layers` and `target_injection='none'` need `position_encoding='rotary'`, but "
@@ -307,7 +309,7 @@ class AOGPTConfig(PreTrainedConfig):
                 f"`position_encoding='rotary'` needs an even `head_dim`, but `head_dim` is {self.head_dim}. Change "
                 "`head_dim`, or `hidden_size` and `num_attention_heads`, or set `position_encoding='learned'`."
             )
-        parameters = self.rope_parameters
+        parameters = self.rope_parameters or {}
         check_number("rope_parameters['rope_theta']", parameters.get("rope_theta"), above_zero=True)
         if parameters.get("rope_type") not in [*ROPE_TYPES] or parameters.get("partial_rotary_factor", 1.0) != 1.0:
             raise ValueError(

@@ -690,6 +690,7 @@ class AOGPTStack(AOGPTPreTrainedModel):
     """Base class of the decoder and the encoder, which have the same embeddings, layers and final norm."""
 
     def __init__(self, config: AOGPTConfig) -> None:
+        config.validate()  # `from_pretrained` may have changed it
         super().__init__(config)
         is_decoder, injection = config.model_type == "aogpt", config.target_injection
         length, width = config.max_position_embeddings, config.hidden_size

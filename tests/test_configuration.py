@@ -41,6 +41,21 @@ def test_loading_a_model_of_another_type_is_an_error(
         loaded.from_pretrained(tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("saved", "settings", "message"),
+    [
+        (random_model, {"rope_parameters": {"rope_type": "default", "rope_theta": 3.0}}, "`rope_parameters` needs"),
+        (random_encoder, {"shift_predictions": True}, "`shift_predictions` needs"),
+        (random_encoder, {"max_gap_length": 3}, "`max_gap_length` needs"),
+    ],
+)
+def test_settings_given_when_loading_are_checked(saved: Callable, settings: dict, message: str, tmp_path: Path) -> None:
+    model = saved()
+    model.save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match=message):
+        type(model).from_pretrained(tmp_path, **settings)
+
+
 def test_a_configuration_is_unchanged_by_saving_and_loading() -> None:
     config = AOGPTConfig(
         vocab_size=99, hidden_size=32, num_attention_heads=4, position_encoding="rotary", norm_eps=1e-6

@@ -174,8 +174,9 @@ def test_a_chat_that_ends_with_the_user_has_no_end(tokenizer: PreTrainedTokenize
 
 
 def test_an_answer_that_must_not_be_learned_is_an_error(tokenizer: PreTrainedTokenizerBase) -> None:
-    with pytest.raises(ExampleError, match="`weight` 0"):
-        encode(tokenizer, messages=[CHAT[0], CHAT[1] | {"weight": 0}, *CHAT[2:]])
+    for key, value in (("weight", 0), ("train", False), ("training", False), ("trainable", False)):
+        with pytest.raises(ExampleError, match=f"`{key}` 0"):
+            encode(tokenizer, messages=[CHAT[0], CHAT[1] | {key: value}, *CHAT[2:]])
 
 
 @pytest.mark.parametrize("template", [MARKED, UNMARKED])

@@ -44,7 +44,7 @@ SETTINGS = FIELDS.keys() - {
 # Fields of OpenAI that are accepted only with the value at which they have no effect.
 NO_OP_VALUES = {"best_of": 1, "frequency_penalty": 0, "presence_penalty": 0, "logit_bias": {}}
 NO_OP_VALUES |= {"tools": [], "tool_choice": "none", "response_format": {"type": "text"}, "top_logprobs": 0}
-CHAT_KEYS = {"chat.completion": "message", "chat.completion.chunk": "delta"}  # of a choice, by kind of the response
+CHAT_KEYS = {"chat.completion": "message", "chat.completion.chunk": "delta"}  # by `object` of the response
 
 Length = Annotated[int, Field(ge=1)]
 Stop = Annotated[str, Field(min_length=1)]
@@ -123,7 +123,7 @@ class Message(BaseModel):
     @field_validator("content")
     @classmethod
     def join(cls, content: str | list[TextPart]) -> str:
-        """Return the content as one string, which every template can show."""
+        """Return the content as one string, because many chat templates do not support parts."""
         return content if isinstance(content, str) else "".join(part.text for part in content)
 
 
@@ -376,19 +376,19 @@ class Server:
             if fields.pop(name):
                 raise ApiError(400, f"`{name}` is not supported in chats. Remove it.", name)
         if messages[-1]["role"] == "assistant":
-            raise ApiError(400, "The last message must not be of the assistant. Remove it.", "messages")
+            raise ApiError(400, "The last message must not have the role `assistant`. Remove it.", "messages")
         try:
             prompt = self.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
             check_chat(messages, self.tokenizer)
         except Exception as error:  # chat templates raise errors of their own
-            text = f"The chat template does not accept `messages`. (Cause: {str(error) or repr(error)})"
-            raise ApiError(400, text, "messages") from error
+            text = "The chat template does not accept `messages`. Change them, or use `/v1/completions`."
+            raise ApiError(400, f"{text} (Cause: {str(error) or repr(error)})", "messages") from error
         most = most or fields.get("max_tokens") or max(self.most - len(self.encode(prompt, None)), 1)
         query = CompletionRequest(**fields | {"prompt": prompt, "max_tokens": most})
         return await self.respond(query, request, is_chat=True)
 
     async def respond(self, query: CompletionRequest, request: Request, is_chat: bool = False) -> Response:
-        """Return the completions of a request, or the stream of their events. Those of chats are messages."""
+        """Return completions, or a stream of them. If `is_chat` is True, each completion is a message."""
         await self.retrieve_model(query.model or self.name)
         n, prompt = query.n or 1, query.prompt or ""
         prompts = [prompt] if isinstance(prompt, str) or isinstance(prompt[0], int) else prompt
@@ -470,9 +470,9 @@ class Server:
 
 
 def describe_choice(index: int, sample: Sample, job: Job, kind: str) -> dict[str, Any]:
-    """Return OpenAI's object with the new text of a sample. `kind` is that of the whole response."""
+    """Return OpenAI's object with the new text of a sample. `kind` is the `object` of the response."""
     logprobs = None if job.num_top is None else sample.describe_logprobs(job.rows[index], job.logprobs[index])
-    role = {"role": "assistant"} if sample.num_sent == 0 else {}  # clients join the strings of all deltas
+    role = {"role": "assistant"} if sample.num_sent == 0 else {}  # only once: clients join strings
     text, sample.unsent, sample.num_sent = sample.unsent + sample.text[sample.num_sent :], "", len(sample.text)
     content = {CHAT_KEYS[kind]: role | {"content": text}} if kind in CHAT_KEYS else {"text": text}
     return {"index": index, **content, "logprobs": logprobs, "finish_reason": sample.reason}

@@ -66,9 +66,9 @@ def num_final(text: str, whole: str) -> int:
 
 
 def find_starts(ids: list[int], text: str, tokenizer: PreTrainedTokenizerBase) -> list[int]:
-    """Return the index in `text` of the first character of each of `ids`, its last tokens.
+    """Return the index in `text` at which each of `ids`, the last tokens of `text`, begins.
 
-    If the tokenizer changed the length of the text (accents, ligatures, spaces), decoded and given words are aligned.
+    If the tokenizer changed the length of the text (accents, ligatures, spaces), align decoded words with given words.
     """
     starts, end = [], 0
     for number in range(len(ids)):
@@ -80,7 +80,7 @@ def find_starts(ids: list[int], text: str, tokenizer: PreTrainedTokenizerBase) -
     decoded = tokenizer.decode(ids, clean_up_tokenization_spaces=False)
     if len(decoded) == len(text) or text.endswith(decoded):
         return [len(text) - end + start for start in starts]
-    old, new = (re.findall(r"\s+|\w+|\W", part) for part in (decoded, text))  # characters take too long
+    old, new = (re.findall(r"\s+|\w+|\W", part) for part in (decoded, text))  # to align characters takes too long
     blocks = SequenceMatcher(None, old, new, autojunk=False).get_opcodes()
     old, new = ([0, *accumulate(map(len, part))] for part in (old, new))
     spans = [(old[first], old[end], new[start], new[stop]) for _, first, end, start, stop in blocks]

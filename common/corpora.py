@@ -40,7 +40,7 @@ logger = logging.getLogger(__name__)
 
 HUB_OPTIONS = ("corpus_config", "corpus_revision", "train_split", "validation_split")
 ROWS_TO_CHECK = 100  # at the beginning of a stream
-ABOUT_DATA = ("README", "LICENSE", "dataset_info")  # names of files that are no data begin so
+ABOUT_DATA = ("README", "LICENSE", "dataset_info")  # beginnings of names of files without data
 
 # Prefixes of names that the corpus `unicode-names` excludes. After the prefix, such a name has only a code point or a
 # transliteration. Other families of numbered characters are not listed, because all names with a digit are excluded.
@@ -224,13 +224,13 @@ def _find_dataset(arguments: DataArguments) -> tuple[Rows, Sources, dict[str, li
 
 
 def _warn_of_unread(folder: str, available: Mapping[str, Any]) -> None:
-    """Warn of files in a folder that are in no split: `datasets` reads one kind, and by names such as train.txt."""
+    """Warn of unread files: `datasets` reads one type and, if there are names such as train.txt, only those."""
     read = {os.path.realpath(str(file)) for files in available.values() for file in files}
     paths = filter(os.path.isfile, glob.glob(f"{glob.escape(folder)}/**", recursive=True))
     texts = [file for file in paths if file.lower().endswith(FILE_SUFFIXES) and os.path.realpath(file) not in read]
     if unread := [file for file in texts if not os.path.basename(file).startswith(ABOUT_DATA)]:
         pattern = f"{folder}/*{os.path.splitext(unread[0])[1]}"
-        logger.warning("%d files, such as %s, are not read. Use a pattern such as %r.", len(unread), unread[0], pattern)
+        logger.warning("%d files, such as %s, are not read. Set `corpus` to, say, %r.", len(unread), unread[0], pattern)
 
 
 def _choose_splits(arguments: DataArguments, available: Mapping[str, Any]) -> dict[str, Any]:

@@ -127,7 +127,7 @@ def load_data_of_run(folder: Path) -> Data:
         if (then := results["corpus"].get(name, now)) != now:  # runs of earlier versions do not have all facts
             raise ValueError(
                 f"The corpus of {folder} ({arguments.name}) has changed since the training: `{name}` was {then}, and "
-                f"is now {now}. Restore the files or, for the texts of a function, its code and version of Python."
+                f"is now {now}. Restore the files, the tokenizer or, for a function, its code and version of Python."
             )
     if data.tokenizer.get_vocab() != load_tokenizer(folder / "model").get_vocab():
         raise ValueError(
@@ -170,7 +170,7 @@ def _make_sequences(
 
 
 def _hash_rows(rows: Dataset) -> str:
-    """Return a hash of the ids and labels of at most 1,000 rows. It depends on the tokenizer and its chat template."""
+    """Return a hash of ids and labels of at most 1,000 rows, which depend on the tokenizer and its chat template."""
     chosen = rows.select(evenly_spaced(len(rows), 1000))
     content = [chosen[name][:] for name in ("input_ids", "labels") if name in chosen.column_names]
     return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:16]

@@ -59,24 +59,23 @@ def encode_documents(
         num_proc=num_workers,
         desc="Tokenizing",
     )
-    chunks = encoded.data.column("input_ids").chunks[:8]  # thousands of texts; all may take minutes to read
+    chunks = encoded.data.column("input_ids").chunks[:8]  # thousands of texts; reading all may take minutes
     warn_of_unknown((chunk.flatten().to_numpy() for chunk in chunks), tokenizer)
     text = (texts[0]["text"] or "")[:200] if len(texts) else ""
     decoded = tokenizer.decode(tokenizer(text, add_special_tokens=False, split_special_tokens=True)["input_ids"])
     if text.islower() != decoded.islower():
-        logger.warning("The tokenizer changes %r to %r, so bits per byte are too low.", text, decoded)
+        logger.warning("The tokenizer changes %r to %r, so bits per byte are too low. Use another one.", text, decoded)
     return encoded
 
 
 def warn_of_unknown(parts: Iterable[np.ndarray], tokenizer: PreTrainedTokenizerBase) -> None:
-    """Warn if ids contain the unknown token, which costs few bits, whatever it replaces. GPT-2's is end-of-text."""
+    """Warn if ids contain the unknown token, because it costs few bits whatever it replaces."""
     unknown = tokenizer.unk_token_id
+    # GPT-2's unknown token is end-of-text, so it is not counted.
     count = 0 if unknown in (None, tokenizer.eos_token_id) else sum(np.count_nonzero(ids == unknown) for ids in parts)
     if count:
-        text = (
-            "%d or more tokens are %s, as the tokenizer lacks characters. Bits per byte are too low. Remove such texts."
-        )
-        logger.warning(text, count, tokenizer.unk_token)
+        text = "%d or more tokens are %s, because the tokenizer lacks characters. Bits per byte are too low."
+        logger.warning(f"{text} Remove such texts, or use another tokenizer.", count, tokenizer.unk_token)
 
 
 def _encode_selected(

@@ -67,7 +67,7 @@ def _to_json(rows: dict[str, list], features: dict[str, Any]) -> dict[str, list[
 
 
 def _drop_padding(value: Any, feature: Any) -> Any:
-    """Return a value without the keys that Arrow adds, with null, because other rows have them. Keep JSON as it is."""
+    """Return a value without the nulls that Arrow adds for keys of other rows. Keep JSON as it is."""
     if isinstance(value, dict) and isinstance(feature, dict):
         return {key: _drop_padding(item, feature[key]) for key, item in value.items() if item is not None}
     inner = getattr(feature, "feature", None)
@@ -174,7 +174,7 @@ def _encode_chat(
         [messages], tools, chat_template=template, return_assistant_tokens_mask=True, **tokenizer.special_tokens_map
     )
     tokenization.check_chat(messages, tokenizer, tools)
-    # The prompt of a generation ends where an answer begins. No token is on both sides.
+    # In generation, the prompt ends where an answer begins, so no token may be in both.
     cuts = [0, *chain.from_iterable(spans), len(text)]
     parts = [(text[start:end], number % 2 == 1) for number, (start, end) in enumerate(pairwise(cuts))]
     ids, is_answer = _encode(parts, tokenizer)

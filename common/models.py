@@ -69,7 +69,7 @@ def save_model(model: Model, tokenizer: PreTrainedTokenizerBase, folder: Path) -
 
 
 def check_own_tokenizer(model: str, tokenizer: PreTrainedTokenizerBase, name: str) -> None:
-    """Raise a `ValueError` if a model folder has a tokenizer with other tokens than `tokenizer`, loaded from `name`."""
+    """Raise a `ValueError` if the tokenizer in a model folder has other tokens than `tokenizer`, loaded from `name`."""
     has_tokenizer = model != name and (Path(model) / "tokenizer_config.json").exists()
     if has_tokenizer and load_tokenizer(model).get_vocab() != tokenizer.get_vocab():
         raise ValueError(f"`tokenizer` ({name}) differs from the tokenizer of {model}. Remove `tokenizer`.")
@@ -102,7 +102,7 @@ def identity_of_weights(name: str) -> str | None:
 
 
 def identity_of_configs(name: str) -> list[str]:
-    """Return hashes of the configurations of a model in a folder, and of its base model. A name on the Hub has none."""
+    """Return hashes of the configurations of a model folder and its base model. For a name on the Hub, return []."""
     own = [f"{file.name} {hash_file(file)[:12]}" for file in sorted(Path(name).glob("*config.json"))]
     return own + (identity_of_configs(base) if (base := find_base(name)) else [])
 

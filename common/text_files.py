@@ -123,8 +123,8 @@ def _split_paragraphs(texts: list[str]) -> dict[str, list[str]]:
 def _read_columns(files: Sequence[str], separator: str) -> list[str]:
     """Return the columns of the first file.
 
-    Raise a `ValueError` if quotes are not around whole fields: `pandas` would drop the quotes and join rows. Also raise
-    it if a name is repeated, or the first row has more fields than the header: `pandas` would shift the fields by one.
+    Raise a `ValueError` if quotes are not around whole fields (`pandas` would drop the quotes and join rows), a name is
+    repeated, or the first row has more fields than the header (`pandas` would shift the fields by one).
     """
     csv.field_size_limit(sys.maxsize)
     for file in files:
@@ -139,7 +139,7 @@ def _read_columns(files: Sequence[str], separator: str) -> list[str]:
                     'and write each quote inside it twice, as in "a ""word""".'
                 ) from None
         if not isinstance(pandas.read_csv(file, sep=separator, nrows=1).index, pandas.RangeIndex):
-            raise ValueError(f"The first row of {file} has more fields than the header. Quote text with {separator!r}.")
+            raise ValueError(f"Row 1 of {file} has more fields than the header. Quote texts containing {separator!r}.")
         if repeated := [name for name in header if name and header.count(name) > 1]:  # `pandas` would rename it
             raise ValueError(f"{file} has several columns named {repeated[0]!r}. Rename or remove all but one of them.")
     return list(pandas.read_csv(files[0], sep=separator, nrows=0).columns)
@@ -179,7 +179,7 @@ def keep_text(dataset: Dataset, text_column: str) -> Dataset:
         return make_examples(dataset, columns)
     column = check_column(dataset.features, text_column)
     if unused := find_example_columns(dataset.features.keys() - {column}, text_column):
-        logger.warning("%r is read, not examples (%s). For them, set another `text_column`.", column, ", ".join(unused))
+        logger.warning("%r is read as text. To read examples (%s), change `text_column`.", column, ", ".join(unused))
     if missing := dataset.data.column(column).null_count:
         logger.warning("%d of %d rows have no %r, and are skipped.", missing, len(dataset), column)
     others = [name for name in dataset.column_names if name not in (column, "text")]

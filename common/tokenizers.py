@@ -91,7 +91,7 @@ def to_bytes(ids: Sequence[int], tokenizer: PreTrainedTokenizerBase) -> bytes:
 
 
 def num_unpadded(ids: Sequence[int], *padding: int | None) -> int:
-    """Return the length of a sequence without the tokens of `padding`, such as end-of-text, at its end."""
+    """Return the length of a sequence without the ids at its end that are in `padding`, such as end-of-text."""
     end = len(ids)
     while end and ids[end - 1] in padding:
         end -= 1

@@ -189,7 +189,7 @@ class AnyOrderLM(LM):
             model = [identity_of_weights(name), identity_of_configs(name)]
             identity = asdict(self.arguments) | {"model": model, "device": None}
             if cache.setdefault("identity", None if len(cache) else identity) != identity:
-                raise ValueError("The cache (`--use_cache`) is of another model or other arguments. Use a new path.")
+                raise ValueError("The cache (`--use_cache`) has results of another model or arguments. Use a new path.")
 
     def apply_chat_template(self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True) -> str:
         """Return the text of a chat. If `add_generation_prompt` is False, its last message can be continued."""
@@ -395,7 +395,7 @@ def cut_at(text: str, until: Sequence[str]) -> str:
 
 
 def build_all_requests(task: Task, tokenizer_name: str = "", **options: Any) -> None:
-    """Build the requests of a task. Those in the harness's cache are used only for the same settings, seed and data."""
+    """Build the requests of a task. Cached requests are used only if settings, seed and data are the same."""
     data = [getattr(part, "_fingerprint", None) for part in (task.dataset or {}).values()]
     seed = task.fewshot_rnd and task.fewshot_rnd.getstate()
     key = str([tokenizer_name, task.dump_config(), seed, data, options.get("samples")])
@@ -403,7 +403,7 @@ def build_all_requests(task: Task, tokenizer_name: str = "", **options: Any) -> 
     BUILD_ALL_REQUESTS(task, tokenizer_name=key[:16], **options)
 
 
-Task.build_all_requests = build_all_requests  # the harness's own key has few settings
+Task.build_all_requests = build_all_requests  # the key of the harness lacks most settings
 
 
 @one_line_errors()

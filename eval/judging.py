@@ -100,13 +100,13 @@ class Judge:
 def make_samples(
     sequences: list[list[int]], tokenizer: PreTrainedTokenizerBase, config: PreTrainedConfig
 ) -> list[Sample]:
-    """Return the token ids, without padding, and the text of each sequence, from a model with this configuration."""
+    """Return sequences of a model with the configuration `config` as samples, without padding."""
     eos, kept = config.eos_token_id, []
     ends = eos if isinstance(eos, list) else [eos]
     for ids in sequences:
         length = num_unpadded(ids, tokenizer.eos_token_id, config.pad_token_id)
         has_end = length > 0 and ids[length - 1] in ends
-        kept.append(ids[: length + (not has_end)])  # one end of text is no padding
+        kept.append(ids[: length + (not has_end)])  # the first end of text is no padding
     return [Sample(ids, tokenizer.decode(ids)) for ids in kept]
 
 

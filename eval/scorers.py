@@ -50,7 +50,7 @@ class AnyOrderScorer:
         """Return -log p (batch,) of each sequence in nats, or an upper bound on -log p, for the kind `measure`."""
         batch = keep_first_tokens(batch, self.model.config.start_token_id)
         options: dict[str, Any] = {"orders": "left_to_right" if measure == "left_to_right" else batch["orders"]}
-        if measure == "ensemble":  # log_likelihood needs fewer rows if it draws the contexts, so not batch["orders"]
+        if measure == "ensemble":  # not batch["orders"]: log_likelihood needs fewer rows if it draws orders
             options = {"orders": "random", "ensemble_size": self.ensemble_size, "num_ranks": self.num_ranks or None}
             options["generator"] = generator
         elif measure == "any_order" and self.is_encoder:

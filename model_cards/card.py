@@ -59,7 +59,7 @@ def read_facts(card: str, default: str = "default") -> dict[str, Any]:
         values = facts[name] if isinstance(facts[name], list) else [facts[name]]
         kind = "a list" if name == "tags" else "text"
         if (isinstance(facts[name], str) and kind != "text") or any(not isinstance(one, str | None) for one in values):
-            raise ValueError(f"`{name}` in {path} must be {kind}, but is {facts[name]!r}. Quote words such as `no`.")
+            raise ValueError(f"`{name}` in {path} must be {kind}, but is {facts[name]!r}. Write {kind} (quote `no`).")
     return {name: _fill_in(fact, {"size": size or ""}) for name, fact in facts.items()}
 
 

@@ -271,7 +271,7 @@ def make_config(
     A vocabulary of GPT-2's size has GPT-2's end-of-text token.
     """
     if missing := [name for name in names if name not in given]:
-        raise ValueError(f"The settings of {source} have no {', '.join(missing)}. Download it again. {OTHER_CONVERTER}")
+        raise ValueError(f"The settings of {source} lack {', '.join(missing)}. Download them again. {OTHER_CONVERTER}")
     settings = {new: given[old] for old, new in names.items()} | others
     gpt2_size = GPT2_VOCAB_SIZE + 1 if config_class is MDMEncoderConfig else GPT2_PADDED_VOCAB_SIZE
     if settings["vocab_size"] == gpt2_size:  # an encoder has one id more, the mask

@@ -19,16 +19,16 @@ Model = AOGPTForAnyOrderLM | MDMEncoderForMaskedLM
 
 
 def find_base(name_or_path: str | Path) -> str | None:
-    """Return the base model of an adapter in a folder, or None. Raise a `ValueError` for files of two models."""
+    """Return the base model of an adapter in a folder, or None. Raise a `ValueError` if the folder cannot be used."""
     path = Path(name_or_path)
     found = [name for name in (ADAPTER, SAFE_WEIGHTS_NAME, SAFE_WEIGHTS_INDEX_NAME) if (path / name).exists()]
     if SAFE_WEIGHTS_INDEX_NAME in found and SAFE_WEIGHTS_NAME in read_index(path / SAFE_WEIGHTS_INDEX_NAME).values():
         found.remove(SAFE_WEIGHTS_INDEX_NAME)  # some programs write an index of a single file
     if len(found) > 1:
-        raise ValueError(f"{path} holds more than one model: {', '.join(found)}. Remove the older one.")
+        raise ValueError(f"{path} holds more than one model: {', '.join(found)}. Keep the files of one.")
     adapter = read_json(path / ADAPTER) if ADAPTER in found else {}
     if "num_virtual_tokens" in adapter:  # of prompt tuning and prefix tuning
-        raise ValueError(f"{path} has virtual tokens, which are not supported. Use an adapter such as LoRA.")
+        raise ValueError(f"{path} has virtual tokens, which are not supported. Train another adapter, such as LoRA.")
     base, revision = adapter.get("base_model_name_or_path"), adapter.get("revision")
     if base and revision not in (None, "main") and not Path(base).is_dir():  # would load the newest revision
         advice = f"Download it, and set `base_model_name_or_path` in {ADAPTER} to its folder."
@@ -93,8 +93,8 @@ def load_pretrained(model_class: Any, name_or_path: str | Path, **options: Any) 
     # The message has the number of keys of each kind, and only the first three keys.
     if wrong := {f"{len(keys)} {kind}": sorted(map(str, keys))[:3] for kind, keys in report.items() if keys}:
         raise ValueError(
-            f"The weights of {name_or_path} do not match its configuration: {wrong}. Copy or download the model again, "
-            "or merge it if it is an adapter (as docs/finetuning.md does)."
+            f"The weights of {name_or_path} do not match its configuration: {wrong}. Copy or download the model again. "
+            "If it is an adapter, merge it into its base model first, as docs/finetuning.md shows."
         )
     return model
 

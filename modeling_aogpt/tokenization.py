@@ -46,7 +46,7 @@ def load_tokenizer(name_or_path: str | Path) -> PreTrainedTokenizerBase:
         logger.warning(
             f"{type(tokenizer).__name__} encodes {SAMPLE!r} differently from {file}, and decodes the ids to "
             f"{tokenizer.decode(ids)!r}. If the model was trained with that file, set `tokenizer_class` in "
-            "tokenizer_config.json to 'PreTrainedTokenizerFast' or, for a model of type qwen2, load it by that class."
+            "tokenizer_config.json to 'PreTrainedTokenizerFast'. If the model has type qwen2, load it with this class."
         )
     if tokenizer.eos_token_id is None:
         raise ValueError(f"The tokenizer {name_or_path!r} has no end-of-text token. Set its `eos_token` and save it.")

@@ -161,7 +161,7 @@ def check_finite(log_likelihood: torch.Tensor, dtype: torch.dtype) -> None:
 
 
 def find_tokens(input_ids: torch.LongTensor, attention_mask: torch.Tensor | None) -> torch.BoolTensor:
-    """Return a boolean tensor (batch, n) that is False at padding. Raise a `ValueError` unless the mask is 0 and 1."""
+    """Return a boolean tensor (batch, n), False at padding. Raise a `ValueError` if mask values are not 0 or 1."""
     if attention_mask is None:
         return torch.ones_like(input_ids, dtype=torch.bool)
     is_token = attention_mask != 0
@@ -170,7 +170,7 @@ def find_tokens(input_ids: torch.LongTensor, attention_mask: torch.Tensor | None
     if is_checked and is_readable(attention_mask) and (is_wrong := is_token != attention_mask).any():
         raise ValueError(
             f"`attention_mask` must be 0 at padding and 1 at tokens, but contains {attention_mask[is_wrong][0]}. If it "
-            "is additive (0 at tokens), use `attention_mask == 0`. If it numbers texts, put each into a sequence."
+            "is additive (0 at tokens), use `attention_mask == 0`. If it numbers packed texts, pass each as a sequence."
         )
     return is_token
 

@@ -78,7 +78,7 @@ def saved_bytes(model: PreTrainedModel, training: TrainingArguments) -> int:
 
 
 def check_base(training: TrainingArguments, checkpoint: dict[str, Any]) -> None:
-    """Raise a `ValueError` if the initial model of a checkpoint, or what the run still needs of it, has changed."""
+    """Raise a `ValueError` if the initial model's configuration or, if the run still needs them, weights changed."""
     saved, config = checkpoint["config"], json.loads(json.dumps(read_config(training.init_from).to_dict()))
     changed = [name for name in config if name not in OF_RUN and config[name] != saved.get(name, config[name])]
     if training.lora_rank or training.needs_source:  # a checkpoint contains no weights of the initial model

@@ -188,7 +188,7 @@ class Pretraining:
 
     def _resume(self, checkpoint: Checkpoint) -> None:
         """Restore the state of a checkpoint. Raise a `ValueError` if the corpus has changed."""
-        facts = checkpoint.metadata["corpus"]  # of an earlier version, they may lack some
+        facts = checkpoint.metadata["corpus"]  # those of earlier versions may lack some
         saved, current = (
             {f"{name} of the corpus": part.get(name) for name in facts} for part in (facts, self.data.facts)
         )

@@ -139,7 +139,7 @@ def read_generation_settings(causal: PreTrainedModel) -> dict[str, Any]:
     settings = {name: value for name, value in causal.generation_config.to_diff_dict().items() if name[0] != "_"}
     try:
         causal.generation_config.validate(strict=True)
-    except ValueError:  # Transformers would not save other settings than the tokens
+    except ValueError:  # Transformers saves no invalid settings; keep only tokens
         settings = {name: value for name, value in settings.items() if name.endswith("_token_id")}
     return {"generation_config": settings}
 

@@ -103,15 +103,15 @@ def export(name: str, output_dir: Path) -> PreTrainedModel:
     causal, start = export_model(model), model.config.start_token_id
     if tokenizer("a").input_ids[:1] != [start]:
         text = f"The tokenizer does not put the start token {tokenizer.convert_ids_to_tokens(start)!r} before texts."
-        warnings.warn(f"{text} Put it there. Without it, predictions differ from those of this model.", stacklevel=2)
-    # Transformers before 5, and programs that follow it, know only older names. They would use their defaults.
+        warnings.warn(f"{text} Add it before each text, because predictions differ without it.", stacklevel=2)
+    # Transformers before 5, and programs that follow it, know only these older names, and would use defaults.
     scaling = dict(causal.config.rope_parameters)
     vars(causal.config).update(rope_theta=scaling.pop("rope_theta"), rope_scaling=scaling if len(scaling) > 1 else None)
     with atomic_folder(output_dir) as folder:
         causal.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
         restore_mask_token(folder, (model.config.source_config or {}).get("mask_token"))
-    load_tokenizer(output_dir)  # warns if Transformers, which knows this type of model, reads other ids
+    load_tokenizer(output_dir)  # warns if the tokenizer class of this type of model gives other ids
     return causal
 
 

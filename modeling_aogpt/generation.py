@@ -436,10 +436,6 @@ class AnyOrderGenerationMixin(GenerationMixin):
         repeats = config.num_return_sequences
         return ids.repeat_interleave(repeats, dim=0), is_token.repeat_interleave(repeats, dim=0)
 
-    def init_continuous_batching(self, *_: object, **options: object) -> None:
-        """Raise an error, because Transformers' `generate_batch` would allocate a cache that this class cannot use."""
-        raise NotImplementedError("`generate_batch` is not supported. Pad the texts, and pass them to `generate`.")
-
     def adjust_generation_fn(
         self,
         generation_config: GenerationConfig | None,

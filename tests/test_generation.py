@@ -345,11 +345,6 @@ def test_arguments_of_the_wrong_type_are_refused(arguments: dict, message: str) 
         random_model().generate(**arguments)
 
 
-def test_continuous_batching_is_refused() -> None:
-    with pytest.raises(NotImplementedError, match="generate_batch"):
-        random_model().generate_batch([[1, 2]])
-
-
 # --------------------------------------------------------------------------------------------------- default order
 
 

@@ -231,7 +231,8 @@ def _check_messages(name: str, messages: Any) -> list[dict[str, str]]:
     is_list = isinstance(messages, list) and messages and all(isinstance(message, dict) for message in messages)
     if not is_list or not all(isinstance(one.get(key), str) for one in messages for key in ("role", "content")):
         raise ValueError(f"`{name}` must be {MESSAGES}, but is {messages!r:.200}.")
-    if excluded := [key for message in messages for key in WEIGHTS if message.get(key) == 0]:  # False, too
+    answers = [message for message in messages if message["role"] == "assistant"]
+    if excluded := [key for answer in answers for key in WEIGHTS if answer.get(key) == 0]:  # False, too
         raise ValueError(f"`{name}` has `{excluded[0]}` 0 or false, but all answers are learned. Remove the example.")
     return [{key: item for key, item in message.items() if item is not None} for message in messages]
 

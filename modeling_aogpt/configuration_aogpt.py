@@ -297,7 +297,7 @@ class AOGPTConfig(PreTrainedConfig):
     def _validate_rotary(self) -> None:
         if self.position_encoding == "learned":
             if self.rope_parameters is not None:
-                raise ValueError("`rope_parameters` needs `position_encoding='rotary'`. Set it, or remove them.")
+                raise ValueError("`rope_parameters` needs `position_encoding='rotary'`. Set both, or none of them.")
             if self.no_rope_layers is not None or (self.target_injection == "none" and self.model_type == "aogpt"):
                 raise ValueError(
                     "`no_rope_layers` and `target_injection='none'` need `position_encoding='rotary'`, but "

@@ -177,6 +177,7 @@ def test_an_answer_that_must_not_be_learned_is_an_error(tokenizer: PreTrainedTok
     for key, value in (("weight", 0), ("train", False), ("training", False), ("trainable", False)):
         with pytest.raises(ExampleError, match=f"`{key}` 0"):
             encode(tokenizer, messages=[CHAT[0], CHAT[1] | {key: value}, *CHAT[2:]])
+        assert encode(tokenizer, messages=[CHAT[0] | {key: value}, *CHAT[1:]])  # the user's messages are not learned
 
 
 @pytest.mark.parametrize("template", [MARKED, UNMARKED])

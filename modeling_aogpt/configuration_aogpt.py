@@ -195,10 +195,7 @@ class AOGPTConfig(PreTrainedConfig):
         given = kwargs | {"rope_parameters": self.rope_parameters}
         for name in ("rope_parameters", "rope_theta", "rope_scaling"):
             if given.get(name) is not None and self.position_encoding == "learned":
-                raise ValueError(
-                    f"`{name}` has no effect without `position_encoding='rotary'`. Set `position_encoding`, or remove "
-                    f"`{name}`."
-                )
+                raise ValueError(f"`{name}` has no effect without `position_encoding='rotary'`. Change one of them.")
         if not isinstance(self.rope_parameters, dict | None):
             raise ValueError(f"`rope_parameters` must be a dictionary or None, but is {self.rope_parameters!r}.")
         rope = [*(self.rope_parameters or {}).items(), ("rope_theta", kwargs.get("rope_theta"))]

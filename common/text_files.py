@@ -11,6 +11,7 @@ import re
 import sys
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -84,7 +85,9 @@ def load_files(
     try:
         loaded = _load(files, kinds[0], sample_by, streaming, num_proc)
     except Exception as error:  # each builder raises its own errors for damaged files and wrong encodings
-        odd_row = _find_odd_row(files) if kinds == ["json"] else ""
+        odd_row = ""
+        with suppress(Exception):  # of a damaged compressed file
+            odd_row = _find_odd_row(files) if kinds == ["json"] else ""
         raise ValueError(
             f"{names} cannot be read as {kinds[0]} in UTF-8, or be cached. {odd_row}Check the files. (Cause: "
             f"{error.__cause__ or error})"

@@ -29,6 +29,9 @@ def find_base(name_or_path: str | Path) -> str | None:
     adapter = read_json(path / ADAPTER) if ADAPTER in found else {}
     if "num_virtual_tokens" in adapter:  # of prompt tuning and prefix tuning
         raise ValueError(f"{path} has virtual tokens, which are not supported. Train another adapter, such as LoRA.")
+    if (init := str(adapter.get("init_lora_weights"))).startswith("pissa_niter"):
+        advice = "Save it again with PEFT's `path_initial_model_for_weight_conversion`."
+        raise ValueError(f"{path} needs a base model that {init} changed at random, and that is not saved. {advice}")
     base, revision = adapter.get("base_model_name_or_path"), adapter.get("revision")
     if base and revision not in (None, "main") and not Path(base).is_dir():  # would load the newest revision
         advice = f"Download it, and set `base_model_name_or_path` in {ADAPTER} to its folder."

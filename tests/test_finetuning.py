@@ -635,10 +635,22 @@ def test_an_adapter_of_one_of_two_tied_weights_is_merged_into_this_one(
             load(tmp_path / "adapter")
 
 
+def test_replicated_layers_are_not_merged(tmp_path: Path, tokenizer: PreTrainedTokenizerBase) -> None:
+    folder = save_model_folder(tmp_path / "base", tokenizer)
+    config = LoraConfig(r=2, target_modules=["o_proj"], layer_replication=[[0, 1], [0, 1]])
+    get_peft_model(load_model(folder), config).save_pretrained(tmp_path / "adapter")
+    with pytest.raises(ValueError, match=r"adapter replicates"):
+        load_merged(tmp_path / "adapter")
+
+
 def test_virtual_tokens_and_revisions_of_bases_are_not_supported(tmp_path: Path) -> None:
     PrefixTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=2).save_pretrained(tmp_path)
     for load in (load_merged, load_model):
         with pytest.raises(ValueError, match=f"^{tmp_path} has virtual tokens"):
+            load(tmp_path)
+    LoraConfig(base_model_name_or_path="me/base", init_lora_weights="pissa_niter_4").save_pretrained(tmp_path)
+    for load in (load_merged, load_model):  # PEFT would subtract other random matrices from the base model
+        with pytest.raises(ValueError, match=rf"^{tmp_path} needs .*base"):
             load(tmp_path)
     LoraConfig(base_model_name_or_path="me/base", revision="v1").save_pretrained(tmp_path)
     for load in (load_merged, load_model):  # they would use the newest revision

@@ -161,12 +161,14 @@ def test_killed_runs_end_like_an_uninterrupted_one(tmp_path: Path, num_processes
 def test_a_run_is_not_resumed_with_other_code_of_the_reward(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(tmp_path))
     config, code, options = write_config(tmp_path), tmp_path / "my_reward.py", ("--max_steps=2", "--reward=my_reward:f")
-    code.write_text("def f(prompts, **_):\n    return [0] * len(prompts)\n")
+    helper = tmp_path / "my_helper.py"
+    helper.write_text("def g(count):\n    return [0] * count\n")
+    code.write_text("from my_helper import g\n\n\ndef f(prompts, **_):\n    return g(len(prompts))\n")
     train(config, tmp_path / "run", *options)
     (tmp_path / "run/results.json").unlink()
     train(config, tmp_path / "run", *options)
     (tmp_path / "run/results.json").unlink()
-    code.write_text(code.read_text().replace("[0]", "[1]"))
+    helper.write_text(helper.read_text().replace("[0]", "[1]"))
     with pytest.raises(SystemExit, match=r"other settings \(code of the reward"):
         train(config, tmp_path / "run", *options)
 
@@ -213,6 +215,18 @@ def test_a_reward_that_is_no_number_is_refused(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr("tests.test_grpo.letters", lambda prompts, **_: [value, *[0.0] * (len(prompts) - 1)])
     with pytest.raises(ValueError, match=r"`reward` must .*number"):
         train(write_config(tmp_path), tmp_path / "run")
+
+
+def test_a_reward_may_change_its_arguments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def pop(prompts: list[str], completions: list[str], wanted: list[list[str]], **_: object) -> list[int]:
+        completions.clear()
+        return [len(letters.pop()) * len(letters) for letters in wanted]
+
+    monkeypatch.setattr("tests.test_grpo.letters", pop)
+    config, file = write_config(tmp_path), tmp_path / "prompts.jsonl"
+    rows = [json.loads(line) | {"wanted": ["a", "b"]} for line in file.read_text().splitlines()]
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert train(config, tmp_path / "run", "--max_steps=1")[0]["reward"] == 1  # of all completions of a prompt
 
 
 def test_dates_that_are_inferred_from_texts_are_warned_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

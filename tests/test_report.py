@@ -30,7 +30,7 @@ def test_the_report_contains_the_results(tmp_path: Path) -> None:
     for line in (
         f"# {tmp_path.name}",
         "| tokens | 5,000 |",
-        "| machine | 2 x x86_64 (cpu) |",
+        "| machine at the end | 2 x x86_64 (cpu) |",
         "| last training loss | 2.0000 nats per token |",
         "![Training loss and held-out bits per byte](loss.png)",
         "| step | left to right | random orders | sequences |",

@@ -15,10 +15,11 @@ training/pretrain.py.
 import json
 import math
 import sys
+from copy import deepcopy
 from dataclasses import dataclass, fields
 from pathlib import Path
 from statistics import fmean
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any, Literal
 
 import torch
@@ -115,6 +116,20 @@ def _encode(text: str, tokenizer: PreTrainedTokenizerBase) -> dict[str, list[int
     return {"input_ids": encode_with_masks(text, tokenizer)}
 
 
+def hash_code(module: ModuleType) -> str:
+    """Return hashes of the files of a module, and of the modules in its folder that it imports, in turn."""
+    hashes: dict[str, str] = {}
+    modules = [module]
+    for one in modules:
+        file = str(getattr(one, "__file__", None))
+        if file not in hashes and Path(file).parent == Path(str(module.__file__)).parent:
+            hashes[file] = hash_file(file)
+            values = vars(one).values()  # modules, and functions or classes of modules
+            names = (str(getattr(value, "__module__", None) or getattr(value, "__name__", None)) for value in values)
+            modules += [sys.modules[name] for name in names if sys.modules.get(name)]
+    return " ".join(sorted(hashes.values()))
+
+
 class PolicyObjective(Objective):
     """Clipped objective (PPO, arXiv 1707.06347) with the exact probabilities of the tokens of trajectories."""
 
@@ -158,7 +173,7 @@ class PolicyTraining(Pretraining):
 
     def __init__(self, architecture: Architecture, training: GRPOArguments, data: Data, *others: Any) -> None:
         self.reward = import_function("reward", str(training.reward))
-        data.facts["code of the reward"] = hash_file(str(sys.modules[self.reward.__module__].__file__))
+        data.facts["code of the reward"] = hash_code(sys.modules[self.reward.__module__])
         super().__init__(architecture, training, data, *others)
         self.generation, self.log_file = self.training.generation_config(), self.training.output_dir / "log.jsonl"
         num_new = training.max_new_tokens or 0
@@ -205,8 +220,9 @@ class PolicyTraining(Pretraining):
         shown = [row[kept].tolist() for row, kept in zip(output.sequences.cpu(), is_shown, strict=True)]
         before = [[] if tokenizer.mask_token_id in row["input_ids"] else row["input_ids"] for row in rows]
         texts = [decode_after(*ids, tokenizer) for ids in zip(before, shown, strict=True)]
-        columns = {name: [row[name] for row in rows] for name in rows[0] if name not in ("text", "input_ids")}
-        rewards = self.reward(prompts=[row["text"] for row in rows], completions=texts, **columns)
+        names = [name for name in rows[0] if name not in ("text", "input_ids")]
+        columns = {name: [deepcopy(row[name]) for row in rows] for name in names}  # `reward` may change its arguments
+        rewards = self.reward(prompts=[row["text"] for row in rows], completions=list(texts), **columns)
         try:
             values = torch.as_tensor(rewards, dtype=torch.float64, device="cpu").detach()
         except Exception:  # of any kind, such as for None instead of a number

@@ -39,7 +39,7 @@ def _format_report(results: dict[str, Any], samples: list[str], name: str) -> st
         "tokens": f"{results['tokens']:,}",
         "training time": f"{results['train_seconds']:,} s",
         "speed": f"{results['tokens_per_second']:,} tokens/s",
-        "machine": f"{hardware['num_processes']} x {hardware['device_name']} ({hardware['device']})",
+        "machine at the end": f"{hardware['num_processes']} x {hardware['device_name']} ({hardware['device']})",
         "precision": {"no": "float32"}.get(hardware["mixed_precision"], hardware["mixed_precision"]),
         "last training loss": f"{results['loss_curve']['loss'][-1]:.4f} nats per token",
     }

@@ -180,7 +180,9 @@ def temporary_path(path: Path) -> Path:
 
 
 def _sync(path: Path) -> None:
-    """Flush a file, or the entries of a folder, to the disk."""
+    """Flush a file, or the entries of a folder, to the disk. On Windows, which cannot open folders, do nothing."""
+    if os.name == "nt":
+        return
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

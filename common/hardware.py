@@ -4,7 +4,6 @@
 import ctypes
 import os
 import platform
-import resource
 import sys
 from importlib import metadata
 from importlib.util import find_spec
@@ -105,6 +104,12 @@ def peak_memory(device: torch.device) -> int:
     """Return the peak memory so far in bytes: of all tensors on a GPU, or of the whole process on a CPU."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
+    if os.name == "nt":  # Windows has no module `resource`
+        import psutil  # it comes with Accelerate
+
+        return psutil.Process().memory_info().peak_wset
+    import resource
+
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 

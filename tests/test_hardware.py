@@ -1,5 +1,7 @@
 # Copyright 2026 The AO-GPT package authors. SPDX-License-Identifier: Apache-2.0
+import os
 import platform
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -57,6 +59,14 @@ def test_cores(allowed: int, physical: int | None, expected: int, monkeypatch: p
     monkeypatch.setattr("os.sched_getaffinity", lambda process: set(range(allowed)), raising=False)
     monkeypatch.setattr(psutil, "cpu_count", lambda logical: physical)
     assert num_cores() == expected
+
+
+def test_windows_needs_no_module_resource(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "resource", None)
+    peak_memory = runpy.run_path(hardware.__file__)["peak_memory"]
+    monkeypatch.setattr(os, "name", "nt")
+    monkeypatch.setattr(psutil.Process, "memory_info", lambda process: SimpleNamespace(peak_wset=7))
+    assert peak_memory(torch.device("cpu")) == 7
 
 
 def test_precisions_that_a_cpu_lacks_are_errors(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,6 +18,7 @@ import atexit
 import json
 import re
 import sys
+import warnings
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, fields
@@ -355,6 +356,9 @@ class AnyOrderLM(LM):
         given = [self._encode(context) for context in contexts]
         # A context that leaves too little room is cut to half of the positions.
         limits = [min(num_new, max(self.max_length - len(ids), self.max_length // 2)) for ids in given]
+        if min(limits) < num_new:
+            text = f"Texts of up to {num_new} tokens are shortened, so that they fit into {self.max_length} positions."
+            warnings.warn(text, stacklevel=1)
         given = [ids[limit - self.max_length :] for ids, limit in zip(given, limits, strict=True)]
         eos = self.model.generation_config.eos_token_id
         ends = {self.tokenizer.eos_token_id, *(eos if isinstance(eos, list) else [eos])}
@@ -385,7 +389,7 @@ class AnyOrderLM(LM):
 
 def stop_strings(settings: dict[str, Any]) -> Sequence[str]:
     """Return the stop strings in the `generation_kwargs` of a task."""
-    until = settings.get("until", ())
+    until = settings.get("until") or ()  # tasks may have null
     return [until] if isinstance(until, str) else until
 
 

@@ -33,7 +33,7 @@ def check(folder: str, expected: str) -> None:
         assert not any(info.values()), f"weights are missing or unused: {info}"
         with torch.no_grad():
             logits = model(ids).logits
-        assert logits.isfinite().all(), "logits are not finite"
+        assert all(x.isfinite().all() for x in (logits, *model.parameters())), "logits or weights are not finite"
         if name == "AutoModel":
             torch.testing.assert_close(logits, inputs["logits"])
         if name == "AutoModelForCausalLM":

@@ -10,6 +10,7 @@
 """
 
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 from torch import nn
@@ -452,6 +453,9 @@ class AnyOrderGenerationMixin(GenerationMixin):
             self.generation_config = AnyOrderGenerationConfig.from_generation_config(generation_config)
         elif pretrained_model_name_or_path is not None:
             options = {name: kwargs[name] for name in DOWNLOAD_ARGUMENTS if name in kwargs}
+            folder = Path(pretrained_model_name_or_path, options.get("subfolder") or "")
+            if folder.is_dir():  # Transformers would prefer a file in the folder above
+                pretrained_model_name_or_path, options["subfolder"] = folder, ""
             try:
                 self.generation_config = AnyOrderGenerationConfig.from_pretrained(
                     pretrained_model_name_or_path,

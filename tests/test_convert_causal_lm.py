@@ -501,6 +501,13 @@ def test_weights_that_are_not_finite_are_named(family: str, value: float) -> Non
         convert_model(causal, START)
 
 
+def test_a_model_whose_weights_are_not_finite_is_not_exported() -> None:
+    model = convert_model(make_causal("llama", vocab_size=1000), START)
+    model.model.embed_tokens.weight.data[999] = torch.nan
+    with pytest.raises(ValueError, match="NaN"):
+        export_model(model)
+
+
 @pytest.mark.parametrize(
     ("index", "message"),
     [

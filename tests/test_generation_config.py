@@ -212,6 +212,7 @@ def test_from_pretrained_takes_a_generation_config(kind: type[GenerationConfig],
 
 def test_the_config_is_loaded_from_the_folder_of_the_model(tmp_path: Path) -> None:
     model = random_model()
+    model.save_pretrained(tmp_path)
     model.generation_config.num_steps = 3
     model.save_pretrained(tmp_path / "sub")
     assert AOGPTForAnyOrderLM.from_pretrained(tmp_path, subfolder="sub").generation_config.num_steps == 3

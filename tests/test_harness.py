@@ -370,8 +370,9 @@ def test_only_ids_of_text_can_be_the_likeliest(folder: str, tiny_model: AOGPTFor
 
 def test_long_contexts_keep_half_of_the_positions(folder: str) -> None:
     lm = AnyOrderLM(folder)
-    settings = {"max_gen_toks": 99, "suppress_tokens": [13, 14, 15]}
-    long, cut, short = generate(lm, *((context, settings) for context in ("abcdefghijkl", "ghijkl", "ab")))
+    settings = {"max_gen_toks": 99, "suppress_tokens": [13, 14, 15], "until": None}
+    with pytest.warns(UserWarning, match="99 tokens"):
+        long, cut, short = generate(lm, *((context, settings) for context in ("abcdefghijkl", "ghijkl", "ab")))
     assert long == cut
     assert [len(text.split()) for text in (cut, short)] == [6, 10]
 

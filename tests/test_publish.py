@@ -15,7 +15,7 @@ import pytest
 import torch
 from huggingface_hub import HfApi, ModelCard
 from huggingface_hub.errors import HfHubHTTPError
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from transformers import AutoTokenizer, GPT2Config, set_seed
 
 import modeling_aogpt
@@ -350,9 +350,18 @@ def change_the_mask(folder: Path) -> None:
     (folder / "config.json").write_text(json.dumps(config | {"mask_token_id": 500}))
 
 
+def damage_an_embedding(folder: Path) -> None:
+    name = "model.embed_tokens.weight"
+    path = folder / json.loads((folder / "model.safetensors.index.json").read_text())["weight_map"][name]
+    weights = load_file(path)
+    weights[name][-1] = torch.nan
+    save_file(weights, path, metadata={"format": "pt"})
+
+
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
+        (damage_an_embedding, "weights are not finite"),
         (import_the_package, "modeling_aogpt"),
         (import_another_package, "accelerate"),
         (change_code, "not close"),

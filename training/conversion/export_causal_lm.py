@@ -69,6 +69,8 @@ def _infer_architecture(config: AOGPTConfig) -> str:
 
 def export_model(model: AOGPTForAnyOrderLM) -> PreTrainedModel:
     """Return the causal language model with the weights of `model`. Both use the same memory for their weights."""
+    if not all(weight.isfinite().all() for weight in model.parameters()):
+        raise ValueError("The model has NaN or infinite weights. Export an earlier checkpoint.")
     config = export_config(model.config)
     causal = make_causal(config, model.state_dict(), model.dtype)
     check_predictions(model, causal)

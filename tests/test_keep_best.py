@@ -69,6 +69,8 @@ def test_the_model_is_the_best_and_the_run_stops_early(
         evaluate_as_given(patch)
         train(config, tmp_path / "resumed", *OPTIONS, *MORE)
         train(config, tmp_path / "resumed", *OPTIONS, *MORE)  # is finished
+    with pytest.raises(SystemExit, match=r"other settings \(eval_sequences"):  # the best would be chosen from others
+        train(config, tmp_path / "resumed", *OPTIONS, *MORE, "--eval_sequences=5")
     assert results(tmp_path / "resumed")["evaluations"] == results(tmp_path / "whole")["evaluations"]
     weights = [load_file(tmp_path / name / "model" / "model.safetensors") for name in ("whole", "resumed")]
     assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])

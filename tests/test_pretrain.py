@@ -277,13 +277,14 @@ def test_a_checkpoint_of_other_versions_is_resumed(
     name = "checkpoint-00000006.safetensors"
     with safe_open(finished / name, framework="pt") as file:
         state = json.loads(file.metadata()["state"])
-    assert state["versions"] == versions()
-    state["versions"]["numpy"] = "1.0"
+    assert state["versions"] == versions() | {"mixed_precision": "no"}
+    state["versions"] |= {"numpy": "1.0", "mixed_precision": "bf16"}
     del state["corpus"]["held_out_ids"]  # of an earlier version of this package
     save_file(load_file(finished / name), tmp_path / name, {"state": json.dumps(state)})
     train(config, tmp_path)
     assert_same_training(finished, tmp_path)
     assert caplog.text.count("numpy 1.0, now ") == 1
+    assert "mixed_precision bf16, now no" in caplog.text
 
 
 def test_a_finished_run_is_not_changed(config: Path, finished: Path, caplog: pytest.LogCaptureFixture) -> None:

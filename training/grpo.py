@@ -118,8 +118,7 @@ def _encode(text: str, tokenizer: PreTrainedTokenizerBase) -> dict[str, list[int
 
 def hash_code(module: ModuleType) -> str:
     """Return hashes of the files of a module, and of the modules in its folder that it imports, in turn."""
-    hashes: dict[str, str] = {}
-    modules = [module]
+    hashes, modules = {}, [module]
     for one in modules:
         file = str(getattr(one, "__file__", None))
         if file not in hashes and Path(file).parent == Path(str(module.__file__)).parent:

@@ -182,6 +182,7 @@ class Pretraining:
         self.parallel_objective, self.parallel_optimizer = distribute(accelerator, self.objective, self.optimizer)
         self.ema = ExponentialMovingAverage(self.model, training.ema_decay)  # after `distribute`, which shards weights
         self.peak_flops = peak_flops(accelerator.device, accelerator.mixed_precision)
+        self.versions = versions() | {"mixed_precision": accelerator.mixed_precision}
         self.checkpoints = CheckpointWriter(training.output_dir, training.save_total_limit, self.is_milestone)
         if checkpoint is not None:
             self._resume(checkpoint)
@@ -193,7 +194,7 @@ class Pretraining:
             {f"{name} of the corpus": part.get(name) for name in facts} for part in (facts, self.data.facts)
         )
         check_same_run(saved, current, checkpoint.path)
-        warn_of_versions(checkpoint)
+        warn_of_versions(checkpoint, self.versions)
         self.model.generation_config = self.model.generation_config.from_dict(checkpoint.metadata["generation_config"])
         load_state(checkpoint, self.model, self.ema.weights, self.optimizer.state)
         losses = torch.empty(checkpoint.step, dtype=torch.float64)
@@ -228,7 +229,7 @@ class Pretraining:
             "corpus": self.data.facts,
             "initial_weights": self.initial_weights,
             "progress": progress,
-            "versions": versions(),
+            "versions": self.versions,
             "scaler": scaler and scaler.state_dict(),
         }
         if self.accelerator.distributed_type == DistributedType.FSDP:

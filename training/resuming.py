@@ -10,7 +10,6 @@ from accelerate import Accelerator
 
 from common.data_arguments import DataArguments
 from common.files import remove_incomplete
-from common.hardware import versions
 from common.processes import check_same_everywhere, gather, together
 from common.results import WITHOUT_EFFECT, read_results
 from training.architecture import DEFAULTS, Architecture
@@ -37,7 +36,8 @@ def changed_settings(saved: dict[str, Any], current: dict[str, Any]) -> dict[str
     defaults = to_settings(DEFAULTS, DataArguments(), TrainingArguments())
     saved, current = defaults | saved, defaults | current  # runs of earlier versions do not have all settings
     values = {key: (saved.get(key), current.get(key)) for key in sorted(saved.keys() | current.keys())}
-    return {key: pair for key, pair in values.items() if pair[0] != pair[1] and key not in WITHOUT_EFFECT}
+    scores = {"eval_sequences"} if current["keep_best"] else set()  # of other rows, they cannot be compared
+    return {key: pair for key, pair in values.items() if pair[0] != pair[1] and key not in WITHOUT_EFFECT - scores}
 
 
 def check_same_run(saved: dict[str, Any], current: dict[str, Any], place: Path) -> None:
@@ -139,9 +139,9 @@ def checkpoint_to_resume(training: TrainingArguments, settings: dict[str, Any]) 
     return None
 
 
-def warn_of_versions(checkpoint: Checkpoint) -> None:
-    """Log a warning if a checkpoint was written with different library versions."""
-    saved, current = checkpoint.metadata["versions"], versions()
+def warn_of_versions(checkpoint: Checkpoint, current: dict[str, str]) -> None:
+    """Log a warning if a checkpoint was written with library versions, or a precision, other than `current`."""
+    saved = checkpoint.metadata["versions"]
     changed = [f"{name} {saved[name]}, now {current.get(name)}" for name in saved if saved[name] != current.get(name)]
     if changed:
         logger.warning(

@@ -25,15 +25,7 @@ from datasets import Dataset, IterableDataset, load_dataset, load_dataset_builde
 from common.commands import import_function
 from common.data_arguments import DataArguments, SampleBy
 from common.splitting import Split, hash_document, is_held_out, make_dataset, select_by_hash, select_others, sha256
-from common.text_files import (
-    FILE_SUFFIXES,
-    check_column,
-    check_sample_by,
-    describe_files,
-    find_files,
-    keep_text,
-    load_files,
-)
+from common.text_files import SUFFIXES, check_column, check_sample_by, describe_files, find_files, keep_text, load_files
 from modeling_aogpt.validation import check_choice, suggest
 
 logger = logging.getLogger(__name__)
@@ -189,7 +181,7 @@ def is_hub_name(name: str) -> bool:
     if os.path.isdir(os.path.expanduser(name)):
         return True
     is_file = os.path.exists(name) or glob.has_magic(name) or name.startswith((".", "/", "~")) or name.count("/") > 1
-    return not is_file and not is_made(name) and not name.lower().endswith(FILE_SUFFIXES)
+    return not is_file and not is_made(name) and not name.lower().endswith(SUFFIXES)
 
 
 def _find_dataset(arguments: DataArguments) -> tuple[Rows, Sources, dict[str, list[str]]]:
@@ -227,7 +219,7 @@ def _warn_of_unread(folder: str, available: Mapping[str, Any]) -> None:
     """Warn of unread files: `datasets` reads one type and, if there are names such as train.txt, only those."""
     read = {os.path.realpath(str(file)) for files in available.values() for file in files}
     paths = filter(os.path.isfile, glob.glob(f"{glob.escape(folder)}/**", recursive=True))
-    texts = [file for file in paths if file.lower().endswith(FILE_SUFFIXES) and os.path.realpath(file) not in read]
+    texts = [file for file in paths if file.lower().endswith(SUFFIXES) and os.path.realpath(file) not in read]
     if unread := [file for file in texts if not os.path.basename(file).startswith(ABOUT_DATA)]:
         pattern = f"{folder}/*{os.path.splitext(unread[0])[1]}"
         logger.warning("%d files, such as %s, are not read. Set `corpus` to, say, %r.", len(unread), unread[0], pattern)

@@ -32,7 +32,7 @@ COMPRESSED = (".xz", ".gz", ".bz2", ".zst")
 # Kinds of files by suffix. All other files are text.
 KINDS = {".json": "json", ".jsonl": "json", ".ndjson": "json", ".csv": "csv", ".tsv": "tsv", ".parquet": "parquet"}
 # A name with one of these suffixes is the name of a file.
-FILE_SUFFIXES = (".txt", ".text", ".md", ".py", ".raw", ".tokens", *KINDS, *COMPRESSED)
+SUFFIXES = (".txt", ".text", ".md", ".py", ".raw", ".tokens", *KINDS, *COMPRESSED)
 BLANK_LINES = re.compile(r"^\s*(?:\n|\Z)", re.MULTILINE)
 
 

@@ -8,7 +8,7 @@ from transformers import PreTrainedConfig
 from transformers.activations import ACT2FN
 from transformers.utils import logging
 
-from .validation import check_choice, check_flag, check_integer, check_mask_token, check_number, is_integer, suggest
+from .validation import check_choice, check_flag, check_integer, check_mask_id, check_number, is_id, is_integer, suggest
 
 AUTO_MAP = {
     "AutoConfig": "configuration_aogpt.AOGPTConfig",
@@ -268,7 +268,7 @@ class AOGPTConfig(PreTrainedConfig):
         for name in ("bos_token_id", "eos_token_id", "pad_token_id", "start_token_id"):
             value = getattr(self, name)
             values = value if name == "eos_token_id" and isinstance(value, list) else [value]
-            if not all(token is None or (is_integer(token) and 0 <= token < self.vocab_size) for token in values):
+            if not all(token is None or is_id(token, self.vocab_size) for token in values):
                 raise ValueError(
                     f"`{name}` must be an id of the vocabulary, 0 to {self.vocab_size - 1}, or None, but is {value!r}."
                 )
@@ -287,7 +287,7 @@ class AOGPTConfig(PreTrainedConfig):
                 f"`num_valid_tokens` ({self.num_valid_tokens}) exceeds `vocab_size` ({self.vocab_size}). Change one "
                 "of them."
             )
-        check_mask_token(self)
+        check_mask_id(self)
         if self.tie_word_embeddings and self.lm_head_bias:
             raise ValueError("`tie_word_embeddings=True` needs a head without a bias. Set `lm_head_bias=False`.")
 
@@ -318,10 +318,8 @@ class AOGPTConfig(PreTrainedConfig):
         for name in ROPE_TYPES[parameters["rope_type"]]:
             check_number(f"rope_parameters[{name!r}]", parameters.get(name), above_zero=True)
         layers = self.no_rope_layers
-        if layers is not None and not (
-            isinstance(layers, list)
-            and all(is_integer(layer) and 0 <= layer < self.num_hidden_layers for layer in layers)
-        ):
+        is_list = isinstance(layers, list) and all(is_id(layer, self.num_hidden_layers) for layer in layers)
+        if layers is not None and not is_list:
             raise ValueError(
                 f"`no_rope_layers` must be a list of indices of layers, 0 to {self.num_hidden_layers - 1}, or None, "
                 f"but is {layers!r}."

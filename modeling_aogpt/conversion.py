@@ -30,9 +30,6 @@ class ReleasedArchitecture:
     settings: dict[str, Any] = field(default_factory=dict)  # those that differ from the defaults of the configuration
 
 
-SAME_NAMES = ReleasedArchitecture("this package")
-
-
 # -------------------------------------------------------------------------------------------------------------- files
 
 
@@ -95,13 +92,14 @@ class Blueprint:
 
     @classmethod
     def make(
-        cls, make_model: Callable[[Any], PreTrainedModel], config: Any, architecture: ReleasedArchitecture = SAME_NAMES
+        cls, make_model: Callable[[Any], PreTrainedModel], config: Any, architecture: ReleasedArchitecture | None = None
     ) -> "Blueprint":
         """Return the blueprint of `make_model(config)`. Tensors that `architecture` does not name keep their names."""
+        renamed = {} if architecture is None else architecture.names
         with torch.device("meta"):
             model = make_model(config)
         weights, names, modules = model.state_dict(), {}, []
-        for is_block, items in groupby(architecture.names.items(), lambda item: "{layer}" in item[0]):
+        for is_block, items in groupby(renamed.items(), lambda item: "{layer}" in item[0]):
             items = [*items]
             for layer in map(str, range(config.num_hidden_layers if is_block else 1)):
                 modules += [tuple(name.replace("{layer}", layer) for name in item) for item in items]

@@ -59,14 +59,11 @@ def can_record(model: nn.Module, device: torch.device) -> bool:
 
 def has_hooks(model: nn.Module) -> bool:
     """Return whether a module of `model` has hooks that can have an effect in a forward pass."""
-    hooks = (
-        hook
-        for module in model.modules()
-        for hook in (*module._forward_hooks.values(), *module._forward_pre_hooks.values())
-    )
-    return nn.modules.module._has_any_global_hook() or any(
-        getattr(hook, "__module__", None) != IDLE_HOOKS for hook in hooks
-    )
+    for module in model.modules():
+        hooks = (*module._forward_hooks.values(), *module._forward_pre_hooks.values())
+        if any(getattr(hook, "__module__", None) != IDLE_HOOKS for hook in hooks):
+            return True
+    return nn.modules.module._has_any_global_hook()
 
 
 def records_itself(model: nn.Module) -> bool:

@@ -734,13 +734,6 @@ class EncoderDecodingState(DecodingState):
         active_indices = to_device(is_active.cumsum(dim=0) - 1, device)  # index of a sequence in `active`
         return QueryResult(hidden_states[active_indices[sequences], self.orders[sequences, ranks]], sequences, ranks)
 
-    def _run(
-        self, ids: torch.LongTensor, is_token: torch.BoolTensor | None, levels: torch.Tensor | None
-    ) -> torch.Tensor:
+    def _run(self, ids: torch.LongTensor, mask: torch.BoolTensor | None, sigma: torch.Tensor | None) -> torch.Tensor:
         """Return the last hidden states (sequences, n, hidden_size). Contains only operations on the device."""
-        return self.model.model(
-            ids,
-            attention_mask=is_token,
-            sigma=levels,
-            precomputed=self.precomputed,
-        ).last_hidden_state
+        return self.model.model(ids, attention_mask=mask, sigma=sigma, precomputed=self.precomputed).last_hidden_state

@@ -24,26 +24,8 @@ from .generation_config import AnyOrderGenerationConfig
 from .infill import encode_with_masks
 from .orders import group_orders, index_by_position, index_by_rank, token_positions
 from .sampling import UNSUPPORTED_PROCESSORS, TokenSampler, is_any_of, make_processors, make_warpers, reads_prefix
-from .unmasking import (
-    DRAFTS,
-    SCORE_UNMASKING,
-    EntropyBoundUnmasking,
-    ParallelSampler,
-    ScheduledUnmasking,
-    ScoreUnmasking,
-    SpeculativeSampler,
-    ThresholdUnmasking,
-    UnmaskingRule,
-)
-from .validation import (
-    check_aligned,
-    check_batch,
-    check_mask_token,
-    is_integer,
-    prepare_input_ids,
-    start_mask,
-    token_mask,
-)
+from .unmasking import DRAFTS, SCORE_UNMASKING, ParallelSampler, SpeculativeSampler, make_rule
+from .validation import check_aligned, check_batch, check_mask_id, is_id, prepare_input_ids, start_mask, token_mask
 
 logger = logging.get_logger(__name__)
 
@@ -184,7 +166,7 @@ class AnyOrderGenerationMixin(GenerationMixin):
         inputs = inputs if input_ids is None else input_ids
         config = self.generation_config if generation_config is None else generation_config
         config = AnyOrderGenerationConfig.from_generation_config(config)
-        check_mask_token(self.config)
+        check_mask_id(self.config)
         is_continuation = False
         if inputs is not None:
             check_batch("inputs", inputs)
@@ -320,7 +302,7 @@ class AnyOrderGenerationMixin(GenerationMixin):
         )
         if config.strategy == "speculative":
             return SpeculativeSampler(sampler, DRAFTS[config.draft], config.draft_length)
-        rule = make_unmasking_rule(config, self.config.num_valid_tokens, generator)
+        rule = make_rule(config, self.config.num_valid_tokens, generator)
         return ParallelSampler(sampler, rule, config.certainty, config.window)
 
     def _make_output(
@@ -370,7 +352,7 @@ class AnyOrderGenerationMixin(GenerationMixin):
                 "`eos_token_id=tokenizer.eos_token_id`, or set model.generation_config.eos_token_id."
             )
         ids, num_valid = eos if isinstance(eos, list | tuple) else [eos], self.config.num_valid_tokens
-        if not ids or not all(is_integer(token) and 0 <= token < num_valid for token in ids):
+        if not ids or not all(is_id(token, num_valid) for token in ids):
             raise ValueError(
                 f"`eos_token_id` must be one or several ids of text, 0 to {num_valid - 1} (config.num_valid_tokens), "
                 f"but is {eos!r}."
@@ -483,19 +465,6 @@ def check_processors(processors: LogitsProcessorList, has_prefix: bool) -> None:
                 "one at a time. Set `order='left_to_right'` without `num_steps`, `unmasking`, `stride` and "
                 "`refine_rounds`, or remove the processor (or `no_repeat_ngram_size` or `bad_words_ids`)."
             )
-
-
-def make_unmasking_rule(
-    config: AnyOrderGenerationConfig, num_tokens: int, generator: torch.Generator | None
-) -> UnmaskingRule:
-    """Return the unmasking rule that `config` names, for a model with `num_tokens` ids of text."""
-    if config.unmasking == "entropy_bound":
-        return EntropyBoundUnmasking(config.entropy_bound)
-    if config.unmasking == "threshold":
-        return ThresholdUnmasking(config.threshold)
-    if config.unmasking in SCORE_UNMASKING:
-        return ScoreUnmasking(config.num_steps, config.schedule, config.unmasking, num_tokens, generator)
-    return ScheduledUnmasking(config.num_steps, config.schedule, config.unmasking, generator)
 
 
 def make_eos_ban(

@@ -28,7 +28,7 @@ from .devices import check_generator, inference_method
 from .generation_config import AnyOrderGenerationConfig
 from .likelihood import ROWS_PER_PASS
 from .sampling import make_processors, reads_prefix
-from .validation import check_integer, check_mask_token, is_integer
+from .validation import check_integer, check_mask_id, is_integer
 
 logger = logging.get_logger(__name__)
 
@@ -181,7 +181,7 @@ class AnyOrderInfillingMixin:
             >>> output.sequences.shape[1] == 3 + int(output.lengths)
             True
         """
-        check_mask_token(self.config)
+        check_mask_id(self.config)
         longest = self.config.max_gap_length
         unusable = UNUSABLE_ARGUMENTS if longest is None else UNUSABLE_ARGUMENTS | {"streamer"}
         if unusable := sorted(unusable.intersection(kwargs)):

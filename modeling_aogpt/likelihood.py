@@ -334,10 +334,10 @@ def score_orders(
         columns, branches = index_by_rank(columns, padding_last), index_by_rank(branches, padding_last)
         # 2. Score the targets of every branch given the context.
         scores = scorer.score(columns, branches)
-        if sets is not None:
-            scores = scorer.score_ensemble(scores, columns, branches, ensemble_size)
-        elif ensemble_size > 1:
+        if ensemble_size > 1 and sets is None:
             scores = scores + ensemble_gain_along_orders(scorer, columns, scores, ensemble_size)
+        elif ensemble_size > 1:
+            scores = scorer.score_ensemble(scores, columns, branches, ensemble_size)
         # 3. Sum the scores of each branch. Average the scores of each token.
         totals += [scores.masked_fill(branches != branch, 0.0).sum(dim=-1) for branch in range(number)]
         per_token.scatter_add_(1, columns, scores / num_orders)
@@ -487,8 +487,6 @@ class RowScorer(TokenScorer):
         self, scores: torch.Tensor, columns: torch.LongTensor, branches: torch.LongTensor, ensemble_size: int
     ) -> torch.Tensor:
         """Return log p_ens (batch, rows) over the current order (with `scores`) and `ensemble_size` - 1 others."""
-        if ensemble_size == 1:
-            return scores
         others, _ = self.score_permutations(columns, branches, ensemble_size - 1)
         ensemble = torch.logaddexp(scores, others + math.log(ensemble_size - 1)) - math.log(ensemble_size)
         return ensemble.masked_fill(branches < 0, 0.0)

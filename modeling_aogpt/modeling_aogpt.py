@@ -1025,12 +1025,8 @@ class AOGPTWithHead(AOGPTPreTrainedModel):
                     "labels to -100. With DataCollatorForLanguageModeling, set mask_replace_prob=1 and "
                     "random_replace_prob=0."
                 )
-        return MaskedLMOutput(
-            loss=None if labels is None else self.compute_loss(logits, labels, **kwargs),
-            logits=logits,
-            hidden_states=output.hidden_states,
-            attentions=output.attentions,
-        )
+        loss = None if labels is None else self.compute_loss(logits, labels, **kwargs)
+        return MaskedLMOutput(loss, logits, output.hidden_states, output.attentions)
 
 
 class AOGPTForAnyOrderLM(AOGPTWithHead, AnyOrderGenerationMixin, AnyOrderInfillingMixin, AnyOrderLikelihoodMixin):
@@ -1078,7 +1074,7 @@ class AOGPTForAnyOrderLM(AOGPTWithHead, AnyOrderGenerationMixin, AnyOrderInfilli
             orders = group_orders(orders, (~is_token).long())
         ids, positions = index_by_rank(input_ids, orders), index_by_rank(token_positions(is_token), orders)
         rows = branch_rows(ids, positions, torch.zeros_like(ids))
-        if self.training and attention_mask is None and self.config.start_token_id is None:
+        if GATHERS_GRADIENTS and self.training and attention_mask is None and self.config.start_token_id is None:
             rows["ranks"] = rows["target_positions"].argsort(dim=-1)
         return self.model(**rows, **kwargs), orders
 
@@ -1138,12 +1134,7 @@ class AOGPTForAnyOrderLM(AOGPTWithHead, AnyOrderGenerationMixin, AnyOrderInfilli
                 is_start = start_mask(self.config, input_ids, attention_mask)
                 logits.masked_fill_(is_start[..., None], torch.finfo(logits.dtype).min)
                 logits[..., start].masked_fill_(is_start, 0.0)
-        return MaskedLMOutput(
-            loss=loss,
-            logits=logits,
-            hidden_states=output.hidden_states,
-            attentions=output.attentions,
-        )
+        return MaskedLMOutput(loss, logits, output.hidden_states, output.attentions)
 
 
 class AOGPTForMaskedLM(AOGPTWithHead):

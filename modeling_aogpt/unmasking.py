@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import torch
+from transformers.generation import GenerationConfig
 
 from .decoding_state import DecodingState, QueryResult, leading_indices
 from .devices import draw_uniform, to_device
@@ -311,6 +312,17 @@ class ScoreUnmasking(UnmaskingRule):
             probability = math.expm1(sigma - next_sigma) * total_score
         draws = draw_uniform(*probability.shape, generator=self.generator, device=probability.device)
         return candidates.is_candidate & (draws < probability)
+
+
+def make_rule(config: GenerationConfig, num_tokens: int, generator: torch.Generator | None) -> UnmaskingRule:
+    """Return the rule that `config.unmasking` names, for a model with `num_tokens` ids of text."""
+    if config.unmasking == "entropy_bound":
+        return EntropyBoundUnmasking(config.entropy_bound)
+    if config.unmasking == "threshold":
+        return ThresholdUnmasking(config.threshold)
+    if config.unmasking in SCORE_UNMASKING:
+        return ScoreUnmasking(config.num_steps, config.schedule, config.unmasking, num_tokens, generator)
+    return ScheduledUnmasking(config.num_steps, config.schedule, config.unmasking, generator)
 
 
 # -------------------------------------------------------------------------------------------------- parallel sampling

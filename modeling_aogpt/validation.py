@@ -30,6 +30,11 @@ def is_integer(value: object) -> bool:
     return isinstance(value, Integral) and not isinstance(value, bool)
 
 
+def is_id(value: object, num_ids: int) -> bool:
+    """Return whether `value` is an integer from 0 to `num_ids` - 1."""
+    return is_integer(value) and 0 <= value < num_ids
+
+
 def is_number(value: object) -> bool:
     """Return whether `value` is a real number and not a boolean."""
     return isinstance(value, Real) and not isinstance(value, bool)
@@ -230,7 +235,7 @@ def check_text_ids(model: PreTrainedModel, name: str, ids: torch.LongTensor, als
         )
 
 
-def check_mask_token(config: PreTrainedConfig) -> None:
+def check_mask_id(config: PreTrainedConfig) -> None:
     """Raise a `ValueError` unless `config.mask_token_id` is an integer above all ids of text."""
     if not is_integer(config.mask_token_id) or config.mask_token_id < config.num_valid_tokens:
         raise ValueError(
@@ -258,7 +263,7 @@ def prepare_input_ids(
             "(config.max_position_embeddings). Truncate or split the text, or use a model for longer sequences."
         )
     if allow_mask:
-        check_mask_token(config)
+        check_mask_id(config)
     input_ids = input_ids.long()
     if attention_mask is not None:
         input_ids = input_ids.masked_fill(~find_tokens(input_ids, attention_mask), 0)

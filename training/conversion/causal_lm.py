@@ -29,7 +29,7 @@ from transformers import (
 from common.commands import Parser, one_line_errors
 from common.files import check_empty_folder
 from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM
-from modeling_aogpt.conversion import SAME_NAMES, Blueprint, ReleasedArchitecture, Tensors
+from modeling_aogpt.conversion import Blueprint, ReleasedArchitecture, Tensors
 from modeling_aogpt.convert_reference_checkpoint import SIGMA_GPT
 from modeling_aogpt.loading import load_pretrained, read_any_config
 from modeling_aogpt.tokenization import load_tokenizer
@@ -81,7 +81,7 @@ def plan(source: PreTrainedModel, start_token_id: int, max_length: int | None) -
     `source` can be a model on the meta device. Everything but the values of its weights is then checked.
     """
     config = convert_config(source.config, set(source.state_dict()), start_token_id, max_length)
-    architecture = GPT2 if isinstance(source.config, GPT2Config) else SAME_NAMES
+    architecture = GPT2 if isinstance(source.config, GPT2Config) else None
     blueprint = Blueprint.make(AOGPTForAnyOrderLM, config, architecture)
     tensors = released_tensors(source, config) | neutral_targets(blueprint)
     tensors = {name: tensor.to(source.dtype) for name, tensor in tensors.items()}

@@ -24,18 +24,9 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, Pre
 from common.commands import Parser, one_line_errors
 from common.files import check_empty_folder
 from modeling_aogpt import MDMEncoderConfig, MDMEncoderForMaskedLM
-from modeling_aogpt.conversion import (
-    HEAD,
-    SAME_NAMES,
-    TABLE,
-    Blueprint,
-    ReleasedArchitecture,
-    Tensors,
-    read_json,
-    read_tensors,
-)
+from modeling_aogpt.conversion import HEAD, TABLE, Blueprint, ReleasedArchitecture, Tensors, read_json, read_tensors
 from modeling_aogpt.tokenization import add_mask_token, load_tokenizer
-from modeling_aogpt.validation import is_integer
+from modeling_aogpt.validation import is_id
 from training.conversion.core import check_predictions, convert_settings, make_causal, read_source_facts, save_converted
 
 # Settings of LLaDA's config.json, and their names in the configuration of a Llama.
@@ -131,7 +122,7 @@ def find_mask(given: dict[str, Any], folder: Path, tokenizer: PreTrainedTokenize
     token = token["content"] if isinstance(token, dict) else token
     of_tokenizer = None if token is None else tokenizer.get_vocab().get(token)
     mask = of_tokenizer if given.get("mask_token_id") is None else given["mask_token_id"]
-    if not is_integer(mask) or not 0 <= mask < len(tokenizer) or of_tokenizer not in (None, mask):
+    if not is_id(mask, len(tokenizer)) or of_tokenizer not in (None, mask):
         raise ValueError(
             f"`mask_token_id` is {given.get('mask_token_id')!r} in config.json, and {of_tokenizer!r} in the tokenizer. "
             "Both must be the id of the same token, or one of them None. Correct the one that is wrong."
@@ -209,7 +200,7 @@ def move_mask(weights: Tensors, old: int, new: int, is_tied: bool) -> None:
 def plan(given: dict[str, Any], max_length: int | None) -> tuple[PreTrainedConfig, Blueprint, dict[str, Any]]:
     """Return the configuration and blueprint of the causal LM with the same layers, and the settings of the encoder."""
     source = as_causal_lm(given)
-    architecture = LLADA if given["model_type"] == "llada" else SAME_NAMES
+    architecture = LLADA if given["model_type"] == "llada" else None
     blueprint = Blueprint.make(AutoModelForCausalLM.from_config, source, architecture)
     return source, blueprint, convert_settings(source, set(blueprint.model.state_dict()), max_length)
 

@@ -262,8 +262,7 @@ def split_attention_mask(
     if is_readable(is_other) and is_other.any():
         raise ValueError(
             "A floating-point `attention_mask` must be 0 where a token attends to a key, and at most "
-            f"{LARGEST_MASKED:,} elsewhere, but contains {attention_mask[is_other][0]:g}. Biases such as ALiBi are not "
-            "supported."
+            f"{LARGEST_MASKED:,} elsewhere, but contains {attention_mask[is_other][0]:g}. Remove biases such as ALiBi."
         )
     return None, attention_mask == 0
 
@@ -399,16 +398,14 @@ class CausalGenerationMixin(GenerationMixin):
         self, *, generation_config: GenerationConfig, input_ids: torch.LongTensor, **options: Any
     ) -> CandidateGenerator:
         """Return the source of drafts. It drafts nothing for the last column, because no token can follow it."""
-        generator = super()._get_candidate_generator(
-            generation_config=generation_config, input_ids=input_ids, **options
-        )
-        if getattr(generator, "eos_token_id", 0) is None:  # prompt lookup of Transformers 5.10 fails without ids
-            generator.eos_token_id = input_ids.new_empty(0)
+        source = super()._get_candidate_generator(generation_config=generation_config, input_ids=input_ids, **options)
+        if getattr(source, "eos_token_id", 0) is None:  # prompt lookup of Transformers 5.10 fails without ids
+            source.eos_token_id = input_ids.new_empty(0)
         mask, cache = (options["model_kwargs"].get(name) for name in ("attention_mask", CACHE_NAME))
         num_unused = 0 if mask is None else int((mask == 0).sum())
         num_unused += int(self._begins_with_start(input_ids, mask, cache).any())
         longest = min(generation_config.max_length, self.config.max_position_embeddings + num_unused) - 1
-        draft = generator.get_candidates
+        draft = source.get_candidates
 
         def draft_within_limit(input_ids: torch.LongTensor, **options: Any) -> tuple[torch.Tensor, torch.Tensor | None]:
             ids, logits = draft(input_ids, **options)
@@ -416,5 +413,5 @@ class CausalGenerationMixin(GenerationMixin):
             ids = ids[:, : input_ids.shape[1] + num_drafts]
             return ids, None if logits is None or not num_drafts else logits[:, :num_drafts]
 
-        generator.get_candidates = draft_within_limit
-        return generator
+        source.get_candidates = draft_within_limit
+        return source

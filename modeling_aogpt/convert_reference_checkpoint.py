@@ -151,9 +151,7 @@ def load_decoder(source: Path, weights: str | None) -> AOGPTForAnyOrderLM:
 def load_encoder(source: Path, weights: str | None) -> MDMEncoderForMaskedLM:
     """Load a SEDD, RADD or MDLM model from its released folder (see [`convert`] for the arguments)."""
     if weights == "live":
-        raise ValueError(
-            f"{source} is the folder of an encoder, which has only one set of weights. Remove `weights` (--weights)."
-        )
+        raise ValueError(f"{source} is an encoder, which has only one set of weights. Remove `weights` (--weights).")
     if not (source / "config.json").is_file():
         raise ValueError(
             f"{source} is a folder without config.json. Pass a released .pt file of AO-GPT or sigma-GPT, or a folder "
@@ -171,9 +169,8 @@ def load_encoder(source: Path, weights: str | None) -> MDMEncoderForMaskedLM:
     given = tensors.pop("rotary_emb.inv_freq", frequencies)
     if given.shape != frequencies.shape or not torch.allclose(given.float(), frequencies, rtol=1e-3, atol=0):
         raise ValueError(
-            f"The tensors of {source} do not fit its config.json: rotary_emb.inv_freq does not have the frequencies of "
-            f"base {config.rope_parameters['rope_theta']:g} and n_heads={config.num_attention_heads}. Download the "
-            "folder again."
+            f"The tensors of {source} do not fit its config.json: rotary_emb.inv_freq is not that of base "
+            f"{config.rope_parameters['rope_theta']:g} and n_heads={config.num_attention_heads}. Download it again."
         )
     blueprint.check(tensors, str(source), f"its config.json ({architecture.name})")
     model = blueprint.load(tensors)
@@ -253,8 +250,7 @@ def require(name: str, given: Any, value: Any, source: Path) -> None:
     """Raise a `ValueError` unless the value `given` for the setting `name` of config.json is `value`."""
     if given != value:
         raise ValueError(
-            f"{source}/config.json has {name} {given!r}, but only {value!r} is supported. Pass the folder of another "
-            "model."
+            f"{source}/config.json has {name} {given!r}, but only {value!r} is supported. Pass another folder."
         )
 
 
@@ -301,9 +297,7 @@ def read_checkpoint(source: Path) -> dict[str, Any]:
         ) from error
     for part in ("model", "model_args"):
         if not isinstance(checkpoint, dict) or not isinstance(checkpoint.get(part), dict):
-            raise ValueError(
-                f"{source} is not a released AO-GPT or sigma-GPT file: it has no dictionary {part!r}. {RELEASED}"
-            )
+            raise ValueError(f"{source} is not a released AO-GPT or sigma-GPT: it has no {part!r}. {RELEASED}")
     return checkpoint
 
 

@@ -83,8 +83,7 @@ def recording_stream(device: torch.device) -> torch.cuda.Stream:
 def pause_garbage_collection() -> Iterator[None]:
     """Disable Python's garbage collector within a `with` statement.
 
-    A recording fails if the collector frees another CUDA graph meanwhile. An earlier exception, for example, can keep
-    such a graph.
+    A recording fails if the collector frees another CUDA graph meanwhile, such as one that an exception kept alive.
     """
     was_enabled = gc.isenabled()
     gc.disable()

@@ -22,8 +22,7 @@ from .validation import check_integer, check_number, find_tokens, is_integer
 TrainingOrder = Literal["left_to_right", "random", "shared", "context_first", "gaps_last"]
 TRAINING_ORDERS = get_args(TrainingOrder)
 
-# With this fraction of left-to-right sequences, both the left-to-right and the any-order loss improve (Finding 3 of the
-# paper).
+# With this fraction of left-to-right sequences, left-to-right and any-order losses improve (the paper's Finding 3).
 LEFT_TO_RIGHT_FRACTION = 0.1
 
 # With `max_gap_length`: fraction of random orders among the sequences that are not left to right. Without random
@@ -84,8 +83,7 @@ class OrderDistribution:
         max_context (`int`, *optional*): Only for `"context_first"`: largest number of positions in the subset. The
             default, and the limit for short sequences, is the number of tokens minus 1.
         max_gap_length (`int`, *optional*): Only for `"gaps_last"` in the data collator: largest number of slots to add
-            to each gap. The number is uniform in 0 ... `max_gap_length`. A model can then predict the end of gaps of up
-            to this length.
+            to each gap. The number is uniform in 0 ... `max_gap_length`. A model can then predict the end of such gaps.
 
     Raises:
         ValueError: If a value is not allowed.
@@ -106,18 +104,14 @@ class OrderDistribution:
             if (value := getattr(self, name)) is not None:
                 check_integer(name, value, int(name != "min_context"))
                 if self.orders != orders:
-                    raise ValueError(
-                        f"`{name}` has no effect without `orders={orders!r}`. Set `orders`, or remove `{name}`."
-                    )
+                    raise ValueError(f"`{name}` needs `orders={orders!r}`. Set `orders`, or remove `{name}`.")
         if self.max_context is not None and (self.min_context or 0) > self.max_context:
             raise ValueError(
-                f"`min_context` ({self.min_context}) is more than `max_context` ({self.max_context}). Change one of "
-                "them."
+                f"`min_context` ({self.min_context}) is more than `max_context` ({self.max_context}). Change one."
             )
         if self.orders in ("context_first", "gaps_last") and has_blocks:
             raise ValueError(
-                f"`block_length` and `stride` cannot be combined with `orders={self.orders!r}`. Remove `block_length` "
-                "and `stride`."
+                f"`block_length` and `stride` cannot be combined with `orders={self.orders!r}`. Remove these arguments."
             )
         if self.left_to_right_fraction is None:
             self.left_to_right_fraction = LEFT_TO_RIGHT_FRACTION if self._order.is_uniform else 0.0
@@ -150,8 +144,7 @@ class OrderDistribution:
             given_context: Context (batch, width) given by the data. With `"context_first"`, a sample without given
                 context gets a random one, unless its order is left to right. With `"gaps_last"`, the positions outside
                 a given context are the gaps.
-            turns: Number (batch, width) of the turn of each position. Turns follow one another, each with its own
-                context first.
+            turns: Number (batch, width) of the turn of each position. In each turn, its own context comes first.
         """
         positions = torch.arange(width, device=samples.device)
         is_padding = positions >= lengths[:, None]
@@ -442,9 +435,7 @@ def _read_feature(feature: Mapping[str, object], index: int) -> tuple[torch.Long
             '[{"input_ids": ids} for ids in tokenizer(texts).input_ids].'
         )
     if "orders" in feature:
-        raise ValueError(
-            f"Feature {index} contains `orders`, but the collator draws them. Remove them, or use another collator."
-        )
+        raise ValueError(f"Feature {index} contains `orders`, but the collator draws them. Remove `orders`.")
     ids = torch.as_tensor(feature["input_ids"])
     labels, mask = feature.get("labels"), feature.get("attention_mask")
     labels = ids if labels is None else torch.as_tensor(labels)

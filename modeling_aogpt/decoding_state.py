@@ -52,8 +52,7 @@ NUM_FREE_ROWS = 16
 # own, and execution plans of cuDNN.
 MIN_BYTES_TO_SLICE, MIN_SLOTS_PER_SLICE = 2**40, 256
 
-# Largest number of rows of a sequence per pass. It limits the size of the attention mask for long prompts and many
-# queries.
+# Largest number of rows of a sequence per pass. It limits the size of the attention mask.
 MAX_ROWS_PER_PASS = 2048
 
 # PyTorch compiles one graph for each number of rows and each shape of the batch. Its default limit is 8 graphs.
@@ -92,8 +91,7 @@ class DecodingState:
 
     Args:
         model (`PreTrainedModel`): The model to query.
-        ids (`torch.LongTensor` of shape `(batch, n)`): Tokens by position, with `config.mask_token_id` at masked
-            positions.
+        ids (`torch.LongTensor` of shape `(batch, n)`): Tokens by position; `config.mask_token_id` at masked ones.
         orders (`torch.LongTensor` of shape `(batch, n)`): Orders of all positions. Only two parts matter: the
             order of the unmasked positions, in which a decoder reads them, and the order of the masked positions, in
             which they are filled in.
@@ -135,9 +133,8 @@ class DecodingState:
         self.num_forward_passes = self.num_rows = 0
         self._is_compiled = is_compiled(model.model)
         can_be_recorded = ids.numel() <= MAX_RECORDED_SLOTS and can_record(model.model, ids.device)
-        self._recordings = (
-            Recordings(model.model, ids.device, self.num_calls_before_recording) if can_be_recorded else None
-        )
+        recordings = Recordings(model.model, ids.device, self.num_calls_before_recording)
+        self._recordings = recordings if can_be_recorded else None
         self.expects_recordings = False  # becomes True if many passes are expected and can be recorded
         # Tables of the adaLN modulations of all positions. Computing them takes at most as long as one full pass.
         num_targets = min(ids.shape[1], model.config.max_position_embeddings)  # a start token needs no position
@@ -168,10 +165,7 @@ class DecodingState:
         token_logprobs: torch.Tensor,
         step: int,
     ) -> None:
-        """Fill in `tokens` at `indices`, the next masked ranks of each sequence.
-
-        Sequence b gets `num_unmasked[b]` tokens.
-        """
+        """Fill in `tokens` at `indices`, the next `num_unmasked[b]` masked ranks of each sequence b."""
         self.store(tokens, indices, token_logprobs)
         self.unmask(indices, num_unmasked, step)
 
@@ -199,15 +193,11 @@ class DecodingState:
         return arranged
 
     def check_finite(self) -> None:
-        """Raise a `ValueError` if the log-probability of a token is not finite.
-
-        The CPU waits for an accelerator, so this check follows the last step instead of each step.
-        """
+        """Raise a `ValueError` if the log-probability of a token is not finite. The CPU waits for an accelerator."""
         if not torch.isfinite(self.token_logprobs).all():
             raise ValueError(
-                "The logits are not finite (NaN or infinity), so no token can be drawn. Check the weights and the "
-                f"dtype in which they were loaded ({self.model.dtype}), and make sure that no logits processor forbids "
-                "every token."
+                "The logits are not finite (NaN or infinity), so no token can be drawn. Check the weights, "
+                f"their dtype after loading ({self.model.dtype}), and that no logits processor forbids all tokens."
             )
 
     def reorder(self, ranks: torch.LongTensor) -> None:
@@ -405,9 +395,8 @@ class AnyOrderCache:
             store[:, :, self._slots] = states
         else:
             sequences, every_head, slots = self._slots
-            store[sequences.to(states.device), every_head, slots.to(states.device)] = states.transpose(1, 2).to(
-                store.dtype
-            )
+            indices = sequences.to(states.device), every_head, slots.to(states.device)
+            store[indices] = states.transpose(1, 2).to(store.dtype)
 
     def unpack(self, queries: torch.Tensor) -> torch.Tensor:
         """Arrange attention queries (1, heads, rows, head_dim) of packed rows as (batch, heads, width, head_dim)."""
@@ -515,8 +504,7 @@ class CachedDecodingState(DecodingState):
     def reorder(self, ranks: torch.LongTensor) -> None:
         """Permute the ranks (see [`DecodingState.reorder`])."""
         super().reorder(ranks)
-        # The cached row of the first masked rank may still be valid, but checking this would make the CPU wait for an
-        # accelerator.
+        # The cached row of the first masked rank may still be valid, but the CPU would have to wait to check this.
         self.num_cached = torch.minimum(self.num_cached, self.num_context)
 
     def remask(self, is_selected: torch.BoolTensor, orders: torch.LongTensor) -> None:

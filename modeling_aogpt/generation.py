@@ -114,8 +114,7 @@ class AnyOrderGenerationMixin(GenerationMixin):
 
         Args:
             inputs (`torch.LongTensor` of shape `(batch, l)`, *optional*): Tokens, with `config.mask_token_id` at the
-                positions to fill in. Without `inputs`, whole sequences are generated. The argument can also be passed
-                as `input_ids`.
+                positions to fill in. Without `inputs`, whole sequences are generated. `input_ids` is the same argument.
             generation_config (`GenerationConfig`, *optional*): Settings to use instead of the model's own
                 `generation_config`.
             input_ids (`torch.LongTensor` of shape `(batch, l)`, *optional*): The same as `inputs`.
@@ -137,8 +136,7 @@ class AnyOrderGenerationMixin(GenerationMixin):
                 rest of the text after every step.
             kwargs: Fields of [`AnyOrderGenerationConfig`], which override `generation_config`. `order` may also be a
                 tensor (batch * num_return_sequences, n) with one order for each returned sequence: a permutation of its
-                columns, in which padding counts. Given tokens are moved to the front of each order, and padding to its
-                end.
+                columns, in which padding counts. Given tokens are moved to the front of each order, padding to its end.
 
         Returns:
             `torch.LongTensor` (batch * num_return_sequences, n), or an [`AnyOrderGenerationOutput`] with
@@ -354,8 +352,7 @@ class AnyOrderGenerationMixin(GenerationMixin):
         ids, num_valid = eos if isinstance(eos, list | tuple) else [eos], self.config.num_valid_tokens
         if not ids or not all(is_id(token, num_valid) for token in ids):
             raise ValueError(
-                f"`eos_token_id` must be one or several ids of text, 0 to {num_valid - 1} (config.num_valid_tokens), "
-                f"but is {eos!r}."
+                f"`eos_token_id` must be ids of text, 0 to {num_valid - 1} (config.num_valid_tokens), but is {eos!r}."
             )
         pad = ids[0] if pad is None else pad
         if pad >= self.config.vocab_size or pad == self.config.mask_token_id:
@@ -368,10 +365,7 @@ class AnyOrderGenerationMixin(GenerationMixin):
     def _prepare_inputs(
         self, inputs: torch.LongTensor | None, attention_mask: torch.Tensor | None, config: AnyOrderGenerationConfig
     ) -> tuple[torch.LongTensor, torch.BoolTensor]:
-        """Return ids (batch * num_return_sequences, n) with masks appended, and whether each of them is text.
-
-        Padding and start tokens (see `start_mask`) are not text.
-        """
+        """Return ids (batch * num_return_sequences, n) with masks appended, and the result of `token_mask` for them."""
         mask = self.config.mask_token_id
         if inputs is None:
             if attention_mask is not None:
@@ -427,10 +421,7 @@ class AnyOrderGenerationMixin(GenerationMixin):
         pretrained_model_name_or_path: str | None,
         **kwargs: object,
     ) -> None:
-        """Set `generation_config` to the given config or, if there is one, to the config in the model folder.
-
-        Transformers calls this method in `from_pretrained`.
-        """
+        """Set `generation_config` in `from_pretrained`: to the given one or, if there is one, to that in the folder."""
         if generation_config is not None:
             self.generation_config = AnyOrderGenerationConfig.from_generation_config(generation_config)
         elif pretrained_model_name_or_path is not None:

@@ -345,8 +345,7 @@ class AnyOrderGenerationConfig(GenerationConfig):
         orders, unmasking = self.orders, self.unmasking  # `orders` checks `order`, `block_length` and `stride`
         if self.max_length is not None and self.max_new_tokens is not None:
             yield (
-                f"`max_length` ({self.max_length}) and `max_new_tokens` ({self.max_new_tokens}) are both set. Remove "
-                "one of them."
+                f"`max_length` ({self.max_length}) and `max_new_tokens` ({self.max_new_tokens}) are set. Remove one."
             )
         if self.temperature < MIN_TEMPERATURE and (self.temperature or self.do_sample):
             yield (
@@ -361,8 +360,7 @@ class AnyOrderGenerationConfig(GenerationConfig):
         if self.window is not None and self.certainty is None and unmasking not in ADAPTIVE_UNMASKING:
             yield (
                 f"`window` has no effect without an adaptive `order` ({', '.join(map(repr, CERTAINTY_MEASURES))}) or "
-                f"an adaptive `unmasking` ({', '.join(map(repr, ADAPTIVE_UNMASKING))}). Set one of them, or remove "
-                "`window`."
+                f"an adaptive `unmasking` ({', '.join(map(repr, ADAPTIVE_UNMASKING))}). Set one, or remove `window`."
             )
         if self.stop_at_eos and self.order is not None and not self.can_stop_at_eos:
             yield (
@@ -465,8 +463,7 @@ def _describe_unsupported(name: str, value: object) -> str:
     if name in ("output_scores", "output_logits"):
         return (
             f"`generate` does not support `{name}={value!r}`. Set `return_dict_in_generate=True` to get "
-            "`token_logprobs`. For the logits of masked positions, load the model with AutoModelForMaskedLM, and call "
-            "it."
+            "`token_logprobs`. For the logits of masked positions, call the model of AutoModelForMaskedLM."
         )
     if name not in TRANSFORMERS_FIELDS and name not in signature(GenerationMixin.generate).parameters:
         known = (*FIELDS, *CALL_ARGUMENTS, *TRANSFORMERS_FIELDS)

@@ -300,8 +300,7 @@ class AnyOrderInfillingMixin:
         if not is_tensor or input_ids.dim() not in (1, 2) or input_ids.numel() != input_ids.shape[-1]:
             given = f"has shape {tuple(input_ids.shape)}" if is_tensor else f"has type {type(input_ids).__name__}"
             raise ValueError(
-                f"`input_ids` must be a string, a tensor (n,) or (1, n) of one text, or a list of such texts, but "
-                f"{given}."
+                f"`input_ids` must be a string, a tensor (n,) or (1, n) of one text, or a list of them, but {given}."
             )
         ids = input_ids.flatten().cpu()
         starts = (ids == self.config.mask_token_id).nonzero().flatten()
@@ -318,8 +317,7 @@ class AnyOrderInfillingMixin:
             per_gap = [per_gap] * num_gaps
         if len(per_gap) != num_gaps or not all(isinstance(values, list) and values for values in per_gap):
             raise ValueError(
-                f"`lengths` must be a list of numbers of tokens, or one such list for each gap (here {num_gaps}), but "
-                f"is {lengths!r}."
+                f"`lengths` must be a list of numbers, or one for each gap (here {num_gaps}), but is {lengths!r}."
             )
         for length in chain.from_iterable(per_gap):
             check_integer("lengths[...]", length, least=1 if longest is None else 0, most=longest)
@@ -415,9 +413,8 @@ class AnyOrderInfillingMixin:
 
     def _compare_lengths(self, searches: list[LengthSearch], excluded: list[int], order: str) -> None:
         """Fill in all candidates in an `order`, without `excluded` ids, and add their scores to each search."""
-        greedy = AnyOrderGenerationConfig(
-            order=order, do_sample=False, stop_at_eos=False, suppress_tokens=excluded or None
-        )
+        settings = {"order": order, "suppress_tokens": excluded or None}
+        greedy = AnyOrderGenerationConfig(**settings, do_sample=False, stop_at_eos=False)
         for gaps in zip_longest(*(search.rounds for search in searches), fillvalue=None):
             candidates = [
                 (search, lengths)
@@ -529,8 +526,7 @@ def _encode_after(before: str, text: str, tokenizer: PreTrainedTokenizerBase) ->
         if has_context and not _has_unknown(start, tokenizer) and whole[: len(start)] == start and not is_lost:
             return whole[len(start) :]
     raise ValueError(
-        f"The tokenizer cannot encode {text!r} as a part of a text, but only at the start of a text or word. Write a "
-        "space before it."
+        f"The tokenizer cannot encode {text!r} as a part of a text, only at the start of a text or word. Add a space."
     )
 
 

@@ -137,8 +137,7 @@ class AnyOrderLikelihoodMixin:
             orders (`torch.LongTensor` of shape `(batch, n)` or `str`, *optional*): A tensor of orders,
                 `"left_to_right"` or `"random"`. Defaults to `"left_to_right"`, or to `"random"` with `num_orders` above
                 1, `block_length` or `stride`. With `targets`, only their relative order matters.
-            num_orders (`int`, defaults to 1): Number of random orders K to average over, drawn separately for each
-                sequence.
+            num_orders (`int`, defaults to 1): Number of random orders K of each sequence to average over.
             block_length (`int`, *optional*): Predict contiguous blocks of this length one after another, from left to
                 right. `orders` applies within each block.
             stride (`int`, *optional*): Like `block_length`, but with strided blocks: first the positions 0, stride, 2
@@ -516,10 +515,7 @@ def draw_stratified(
 def ensemble_gain_along_orders(
     scorer: RowScorer, orders: torch.LongTensor, scores: torch.Tensor, ensemble_size: int
 ) -> torch.Tensor:
-    """Compute the ensemble gain (batch, n) at all ranks of `orders`, by rank.
-
-    `scores` (batch, n) are the log-probabilities of the tokens under these orders, by rank.
-    """
+    """Return the ensemble gain (batch, n) at all ranks of `orders`, for which tokens have the log-probs `scores`."""
     num_tokens, gain = scorer.num_tokens, torch.zeros_like(scores)
     for rank in range(MIN_ENSEMBLE_CONTEXT, int(num_tokens.max())):
         num_context = torch.full_like(num_tokens, rank)

@@ -71,8 +71,7 @@ Rotation = tuple[torch.Tensor, torch.Tensor]  # cosines and sines (batch, 1, row
 # Largest number of logits in memory at a time. A matrix product is efficient on an accelerator if it has a few thousand
 # rows. With GPT-2's vocabulary, 2**28 logits are 5,000 rows, and take 1 GiB in float32.
 LOGITS_PER_CHUNK = {"cpu": 2**25, "accelerator": 2**28}
-# The vocabulary is padded to a multiple of this number, because matrix products with an odd width are far slower on an
-# accelerator.
+# The vocabulary is padded to a multiple of this number. On an accelerator, products with an odd width are far slower.
 WIDTH_MULTIPLE = {"cpu": 1, "accelerator": 64}
 
 # Largest number of rows for which a pass looks up modulations and rotations of all layers at once, and multiplies by
@@ -181,9 +180,8 @@ class AOGPTAttention(nn.Module):
         self.scaling = config.head_dim**-0.5
         self.num_key_value_groups = config.num_attention_heads // config.num_key_value_heads
         self.has_rotary = layer_idx not in (config.no_rope_layers or ())
-        query_size, key_size = (
-            heads * config.head_dim for heads in (config.num_attention_heads, config.num_key_value_heads)
-        )
+        query_size = config.num_attention_heads * config.head_dim
+        key_size = config.num_key_value_heads * config.head_dim
         self.q_proj = nn.Linear(config.hidden_size, query_size, bias=config.attention_bias)
         self.k_proj = nn.Linear(config.hidden_size, key_size, bias=config.attention_bias)
         self.v_proj = nn.Linear(config.hidden_size, key_size, bias=config.attention_bias)
@@ -493,8 +491,7 @@ def head_loss(
         targets (`torch.LongTensor` of shape `(N,)`): Target id of each position.
         weights (`torch.Tensor` of shape `(N,)`): Weight of the loss of each position. The weights get no gradient.
         loss (`str`, defaults to `"cross_entropy"`): `"cross_entropy"` or `"score_entropy"`.
-        num_ids (`int`, *optional*): V, the number of ids. Only the first V outputs of the head are used. Defaults
-            to all outputs.
+        num_ids (`int`, *optional*): V, the number of ids: the first V outputs of the head. Defaults to all.
     """
     inputs = hidden_states, head.weight, head.bias
     if not torch.is_grad_enabled():  # `ctx.needs_input_grad` ignores `torch.no_grad`, so detach the inputs
@@ -865,8 +862,7 @@ class AOGPTModel(AOGPTStack):
         Hidden states of layers include the start row.
 
         Args:
-            input_ids (`torch.LongTensor` of shape `(batch, rows)`): Token of each row. The id of a start row is
-                ignored.
+            input_ids (`torch.LongTensor` of shape `(batch, rows)`): Token of each row; ignored in a start row.
             positions (`torch.LongTensor` of shape `(batch, rows)`): Position of the token, or -1 in a start row.
             target_positions (`torch.LongTensor` of shape `(batch, rows)`): Position that the row predicts.
             attention_mask (`torch.BoolTensor` of shape `(batch or 1, 1, rows, slots)`, *optional*): True where a row
@@ -978,8 +974,7 @@ class AOGPTWithHead(AOGPTPreTrainedModel):
     ) -> torch.Tensor:
         """Return the mean cross-entropy over labels other than -100, in at least float32.
 
-        Labels are not shifted. If `num_items_in_batch` is given, the sum is divided by it instead of by the number of
-        labels.
+        Labels are not shifted. The sum is divided by `num_items_in_batch`, by default the number of labels.
         """
         logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
         return fixed_cross_entropy(logits.flatten(0, 1), labels.flatten(), num_items_in_batch)
@@ -1166,8 +1161,7 @@ class AOGPTForMaskedLM(AOGPTWithHead):
         """Predict all masked positions.
 
         Args:
-            input_ids (`torch.LongTensor` of shape `(batch, n)`): Tokens, with `config.mask_token_id` at masked
-                positions.
+            input_ids (`torch.LongTensor` of shape `(batch, n)`): Tokens; `config.mask_token_id` at masked positions.
             attention_mask (`torch.Tensor` of shape `(batch, n)`, *optional*): 0 at padding. Padding may be anywhere.
             labels (`torch.LongTensor` of shape `(batch, n)`, *optional*): Ids to predict, by position; -100 and padding
                 are ignored. An unmasked position adds 0 to the loss, but counts in the mean.
@@ -1233,8 +1227,7 @@ class AOGPTForCausalLM(AOGPTWithHead, CausalGenerationMixin):
         """Predict the token after each position.
 
         Args:
-            input_ids (`torch.LongTensor` of shape `(batch, n)`): Tokens. With a cache, only the tokens after the cached
-                tokens.
+            input_ids (`torch.LongTensor` of shape `(batch, n)`): Tokens; with a cache, those after the cached ones.
             attention_mask (`torch.Tensor` of shape `(batch, cached + n)`, *optional*): 0 at padding. Padding may be
                 anywhere. Alternatively, a mask of shape `(batch or 1, 1, n, keys)` selects the cached and new tokens to
                 which each token attends: they are True in a boolean mask, and 0 in a floating-point mask. It must be
@@ -1248,8 +1241,7 @@ class AOGPTForCausalLM(AOGPTWithHead, CausalGenerationMixin):
             use_cache (`bool`, *optional*): Whether to create and return a cache if `cache` is not given.
                 Defaults to `False`.
             logits_to_keep (`int` or `torch.Tensor`): If an integer, compute logits only for this number of last
-                positions (0 means all positions). If a tensor, compute logits only for the positions with these
-                indices.
+                positions (0 means all). If a tensor, compute logits only for the positions with these indices.
             past_key_values (`Cache`, *optional*): The name of `cache` in Transformers before 5.24.
             kwargs: Other arguments that Transformers may pass to any model, such as `output_hidden_states`.
 

@@ -79,8 +79,7 @@ class MDMEncoderModel(MDMEncoderPreTrainedModel, AOGPTStack):
             attention_mask (`torch.Tensor` of shape `(batch, rows)`, *optional*): 0 at padding.
             sigma (`torch.Tensor` of shape `(batch,)`, *optional*): Noise level of each sequence (see
                 [`MDMEncoderForMaskedLM.forward`]).
-            precomputed (`Precomputed`, *optional*): Result of [`precompute`]. It must cover all positions. By default,
-                it is computed.
+            precomputed (`Precomputed`, *optional*): Result of [`precompute`] for all positions. Computed by default.
             kwargs: Other arguments that Transformers may pass to any model, such as `output_hidden_states`.
 
         Returns:
@@ -156,8 +155,7 @@ class MDMEncoderModel(MDMEncoderPreTrainedModel, AOGPTStack):
             is_eager = self.config._attn_implementation == "eager"  # for eager attention, None would mean causal
             return torch.ones_like(input_ids[:1], dtype=torch.bool)[:, None, None] if is_eager else None
         is_token = attention_mask != 0
-        # If a sequence contains only padding, its rows attend to all rows. Otherwise, their outputs and gradients would
-        # be NaN.
+        # If a sequence contains only padding, its rows attend to all rows. Otherwise, gradients would be NaN.
         return (is_token | ~is_token.any(dim=-1, keepdim=True))[:, None, None]
 
 
@@ -299,12 +297,10 @@ class MDMEncoderForMaskedLM(MDMEncoderPreTrainedModel, AOGPTWithHead, AnyOrderGe
         """Predict all masked positions.
 
         Args:
-            input_ids (`torch.LongTensor` of shape `(batch, n)`): Tokens, with `config.mask_token_id` at masked
-                positions.
+            input_ids (`torch.LongTensor` of shape `(batch, n)`): Tokens; `config.mask_token_id` at masked positions.
             attention_mask (`torch.Tensor` of shape `(batch, n)`, *optional*): 0 at padding. Padding may be anywhere. It
                 does not change the logits of tokens and is not counted in positions.
-            labels (`torch.LongTensor` of shape `(batch, n)`, *optional*): Ids to predict, by position; -100 and padding
-                are ignored.
+            labels (`torch.LongTensor` of shape `(batch, n)`, *optional*): Ids to predict; -100 and padding are ignored.
             sigma (`torch.Tensor` of shape `(batch,)`, *optional*): Noise level of each sequence, only for
                 `config.target_injection="sigma"`. Noise masks a token with probability 1 - e^-sigma, so sigma must be
                 positive. By default, this probability is 0.999 times the fraction of masked tokens in the sequence.

@@ -16,8 +16,7 @@ is one branch without a context. Parallel queries predict several masked positio
 of one row.
 
 The tensor `branches` (batch, rows) holds the branch of each row. Rows of the shared context come first, and have the
-value `CONTEXT`. All rows of a branch have the same value, an integer of at least 0. Rows that are not used have the
-value `PADDING`.
+value `CONTEXT`. All rows of a branch have the same value, an integer of at least 0. Unused rows have `PADDING`.
 """
 
 from dataclasses import dataclass

@@ -3,8 +3,7 @@
 
 A schedule is a grid of diffusion times. In each step, the model predicts the tokens of some masked positions, the
 candidates. An unmasking rule decides which candidates the step unmasks. Many rules unmask a given number of the first
-candidates. With an adaptive order, a certainty measure decides which candidates come first. `ParallelSampler` runs the
-steps.
+candidates. With an adaptive order, a certainty measure decides which come first. `ParallelSampler` runs the steps.
 
 `SpeculativeSampler` is exact in any order. In each round, tokens of the next ranks are drafted, each from some
 distribution q. One pass over the drafts as a causal chain gives p, the model's distribution of each token given the

@@ -197,9 +197,7 @@ def make_parser() -> Parser:
     ):
         command = add(name, run)
         add_model_options(command)
-        command.add_argument(
-            text, nargs="?", default=default, metavar=text.upper(), help=f"{given}; `-` reads standard input"
-        )
+        command.add_argument(text, nargs="?", default=default, metavar=text.upper(), help=f"{given}; `-` reads stdin")
         command.add_argument("--json", action="store_true", help="print a JSON object")
         command.add_argument("--seed", type=int, help="seed of random numbers")
         if name == "score":

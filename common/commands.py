@@ -49,9 +49,7 @@ class Options:
                 name, _, value = needs.partition("=")
                 is_met = getattr(self, name) == value if value else getattr(self, name)
                 if given != default and not is_met:
-                    raise ValueError(
-                        f"`{item.name}` has no effect without `{needs}`. Set both, or remove `{item.name}`."
-                    )
+                    raise ValueError(f"`{item.name}` has no effect without `{needs}`. Set both, or remove it.")
 
     @classmethod
     def from_settings(cls, settings: Mapping[str, Any]) -> "Options":

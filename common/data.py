@@ -111,10 +111,7 @@ def _load_tokenizer(texts: Split, arguments: DataArguments) -> PreTrainedTokeniz
 
 
 def load_data_of_run(folder: Path) -> Data:
-    """Load the data of a finished run.
-
-    Raise a `ValueError` if the run is not finished, or if its corpus or tokenizer has changed.
-    """
+    """Load the data of a finished run. Raise a `ValueError` if it is not finished, or its text or tokenizer changed."""
     results = read_finished_run(folder)
     settings = results["arguments"]
     arguments = DataArguments.from_settings(settings)

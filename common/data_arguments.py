@@ -27,8 +27,7 @@ class DataArguments(Options):
     corpus_revision: str | None = option(None, "Revision of the Hub dataset.")
     train_split: str = option("train", "Split of the Hub dataset to train on.")
     validation_split: str | None = option(
-        None,
-        "Split of the Hub dataset to hold out; defaults to `validation` if the dataset has a split of this name.",
+        None, "Split of the Hub dataset to hold out; defaults to `validation` if the dataset has a split of this name."
     )
     validation_files: list[str] = option([], "Files to hold out. Built-in corpora and functions do not allow them.")
     validation_fraction: float = option(
@@ -38,15 +37,10 @@ class DataArguments(Options):
         least=0,
         below=1,
     )
-    text_column: str = option(
-        "text",
-        "Column with the documents. For plain text files, it is not needed, because their only column is `text`.",
-    )
+    text_column: str = option("text", "Column with the documents. In plain text files, it is always `text`.")
     sample_by: SampleBy = option("line", "Part of a plain text file that is one document; `document` is a whole file.")
     preprocessing_num_workers: int | None = option(
-        None,
-        "Number of processes that tokenize; by default, one process with several threads.",
-        least=1,
+        None, "Number of processes that tokenize; by default, one process with several threads.", least=1
     )
     tokenizer: str | None = option(None, "Name or folder of a tokenizer; by default, one is trained on the corpus.")
     vocab_size: int = option(1024, "Vocabulary size of the tokenizer that is trained on the corpus.")
@@ -59,8 +53,7 @@ class DataArguments(Options):
     sequence_length: int = option(1024, "Number of tokens per sequence.", least=1)
     drop_long_documents: bool = option(
         False,
-        "With packing=documents, drop documents that are longer than a sequence; by default, such documents are an "
-        "error.",
+        "With packing=documents, drop documents that are longer than a sequence; by default, they are an error.",
         needs="packing=documents",
     )
     context_marks: str | None = option(

@@ -71,10 +71,7 @@ def pack(documents: Dataset, sequence_length: int) -> Dataset:
 
 
 class PackedRows:
-    """Sequences of packed documents, read from the memory-mapped files of the documents when they are accessed.
-
-    If the last sequence is incomplete, it is left out.
-    """
+    """Full sequences of packed documents, read from the memory-mapped files of the documents when they are accessed."""
 
     def __init__(self, documents: Dataset, sequence_length: int) -> None:
         if documents._indices is not None:  # the indices select rows, but the table is read directly

@@ -204,9 +204,7 @@ def check_column(features: Mapping[str, Any], text_column: str) -> str:
             "Examples have `messages`, or `prompt` and `completion`, or `prefix`, `suffix` and `middle`."
         )
     if getattr(features[column], "dtype", None) not in ("string", "large_string"):
-        raise ValueError(
-            f"Column {column!r} must hold text, but holds {features[column]}. Set `text_column` to another column."
-        )
+        raise ValueError(f"Column {column!r} must hold text, but holds {features[column]}. Set another `text_column`.")
     return column
 
 

@@ -35,8 +35,7 @@ ENDINGS = {"nothing": "end", "more text": "continue"}
 MAX_LENGTH = 128  # tokens; longer texts take too long to watch
 MAX_CHARACTERS = 2000
 MIN_WIDTH = 260  # pixels; narrower sliders cut off their labels
-# With the model of `make quickstart`, the first example and TEMPERATURE, 99 % of the filled-in texts contain only words
-# of the corpus.
+# With the quickstart model, the first example and TEMPERATURE, 99 % of the texts contain only words of the corpus.
 EXAMPLES = ["LATIN _ LETTER _ WITH _", "GREEK _ LETTER _", "_ DIGIT _", "_ _ LETTER _"]
 TEMPERATURE = 0.7
 CSS = """
@@ -90,9 +89,7 @@ def encode(
     padding = tokenizer.eos_token_id if is_end else tokenizer.mask_token_id
     ids = ids + [padding] * (length - len(ids))
     if tokenizer.mask_token_id not in ids:
-        raise ValueError(
-            f'The text has nothing to fill in. Write {BLANK} for each missing token, or choose "more text" below.'
-        )
+        raise ValueError(f'There is nothing to fill in. Write {BLANK} for each missing token, or choose "more text".')
     return torch.tensor([ids])
 
 
@@ -157,10 +154,7 @@ def step_color(step: int, last: int) -> str:
 
 
 def render(tokens: list[Token], end_of_text: str = "", seed: int | None = None) -> str:
-    """Return tokens as HTML.
-
-    The end-of-text tokens at the end are left out, except for the first one if it was generated.
-    """
+    """Return tokens as HTML, without the end-of-text tokens at the end, except for a first one that was generated."""
     length = len(tokens)
     while length and tokens[length - 1].text == end_of_text:
         length -= 1
@@ -232,8 +226,7 @@ def build(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> gr.Bloc
         gr.Markdown(
             "# Any-order text\nWrite a text with `_` where text is missing. A decoder-only language model "
             "([AO-GPT](https://arxiv.org/abs/2506.19935)) fills it in, in the order that you choose. Each `_` is one "
-            "token. If you allow more tokens for each `_`, the model chooses how many. Write `\\_` for a literal "
-            "underscore."
+            "token. If you allow more tokens for each `_`, the model chooses how many. Write `\\_` for an underscore."
         )
         text = gr.Textbox(EXAMPLES[0], label="Text", elem_id="text", max_length=MAX_CHARACTERS)
         with gr.Row():
@@ -262,13 +255,9 @@ def load(name: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
         model = AutoModel.from_pretrained(name, trust_remote_code=True).eval()
         tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=True)
     except (OSError, ValueError, SafetensorError) as error:
-        sys.exit(
-            f"error: The model {name!r} cannot be loaded from the Hub or a folder. Check the name. (Cause: {error})"
-        )
+        sys.exit(f"error: Model {name!r} cannot be loaded from the Hub or a folder. Check the name. (Cause: {error})")
     if not hasattr(model, "log_likelihood"):
-        sys.exit(
-            f"error: The model {name!r} is a {type(model).__name__}, not an any-order model. Convert or train one."
-        )
+        sys.exit(f"error: {name!r} is a {type(model).__name__}, not an any-order model. Convert or train one.")
     return model, tokenizer
 
 

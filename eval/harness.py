@@ -207,8 +207,7 @@ class AnyOrderLM(LM):
         parts = context.split(self.tokenizer.mask_token)
         if len(parts) > 2:
             raise ValueError(
-                f"A context must contain at most one mask, but {context!r} contains {len(parts) - 1}. Remove the other "
-                "masks."
+                f"A context must contain at most one mask, but {context!r} has {len(parts) - 1}. Remove the others."
             )
         return parts
 
@@ -381,10 +380,8 @@ class AnyOrderLM(LM):
     def _generate(self, contexts: list[list[int]], count: int, settings: dict[str, Any]) -> list[list[int]]:
         """Return the ids of `count` tokens after each context."""
         ids, mask = pad_texts([torch.tensor(context, dtype=torch.long) for context in contexts], "left")
-        sequences = self.model.generate(
-            ids, attention_mask=mask, order="left_to_right", max_new_tokens=count, **settings
-        )
-        return sequences[:, -count:].tolist()
+        output = self.model.generate(ids, attention_mask=mask, order="left_to_right", max_new_tokens=count, **settings)
+        return output[:, -count:].tolist()
 
 
 def stop_strings(settings: dict[str, Any]) -> Sequence[str]:

@@ -106,10 +106,7 @@ ModelScorer = AnyOrderScorer | CausalScorer
 def load_scorer(
     name: str, dtype: torch.dtype, device: torch.device, revision: str | None = None, **settings: int
 ) -> ModelScorer:
-    """Load a model from a folder or the Hub, and return its scorer.
-
-    `revision` is a commit of the Hub repository. `settings` are arguments of `AnyOrderScorer`.
-    """
+    """Load a model from a folder or a commit (`revision`) of the Hub. `settings` are arguments of `AnyOrderScorer`."""
     config = read_any_config(name, revision=revision)
     is_any_order = isinstance(config, AOGPTConfig)  # also the configuration of an encoder
     if not is_any_order and type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING:

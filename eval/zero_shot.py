@@ -81,9 +81,7 @@ class ScoringArguments(Options):
     released_subset: bool = option(
         False, "Score random orders only on the sequences that AO-GPT's released script scores (128, or all of PTB)."
     )
-    data_dir: str | None = option(
-        None, "Folder with local files of the datasets. By default, the Hub is used.", needs="datasets"
-    )
+    data_dir: str | None = option(None, "Folder with local files. By default, the Hub is used.", needs="datasets")
     split: str | None = option(None, "Split of all datasets. Defaults to that of published tables.", needs="datasets")
     sequence_length: int | None = option(
         None,
@@ -93,8 +91,7 @@ class ScoringArguments(Options):
     tokenizer: str | None = option(None, "Folder or Hub name of the tokenizer. Defaults to the model's.")
     measures: list[str] = option(
         [],
-        f"Kinds of log-likelihood: {', '.join(MEASURES)}. Defaults to left_to_right and any_order; for an encoder, to "
-        "any_order.",
+        f"Kinds of log-likelihood: {', '.join(MEASURES)}. Defaults to the first two; for an encoder, to any_order.",
     )
     num_orders: int = option(1, "Number of random orders (for an encoder: estimates) per sequence.", least=1)
     ensemble_size: int = option(8, "Number of orders of each context for `ensemble` (Eq. 4).", least=2)
@@ -120,8 +117,7 @@ class ScoringArguments(Options):
             raise ValueError(f"Set either `text_file` or `datasets`, but not both ({given} set).")
         if self.released_subset and not self.is_published:
             raise ValueError(
-                "`released_subset` has no effect without `datasets` and `protocol='published'`. Set both, or remove "
-                "`released_subset`."
+                "`released_subset` has no effect without `datasets` and `protocol='published'`. Set both, or remove it."
             )
         for name, allowed in (("datasets", EVALUATION_SETS), ("measures", MEASURES)):
             for value in getattr(self, name):
@@ -292,10 +288,7 @@ def _score_text(
     arguments: ScoringArguments,
     journal: Journal,
 ) -> dict[str, Any]:
-    """Return the number of scored tokens of a text, and the results of each measure.
-
-    The results are shown by the columns of `COLUMNS` in eval/tables.py.
-    """
+    """Return the number of scored tokens of a text, and the results of each measure, which eval/tables.py shows."""
 
     def count_tokens(rows: list[dict[str, Any]]) -> np.ndarray:
         return np.array([row["num_tokens"] - scorer.num_unscored for row in rows])

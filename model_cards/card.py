@@ -15,6 +15,7 @@ from model_cards.measurements import Measurement
 from modeling_aogpt import AOGPTConfig, MDMEncoderConfig
 
 HERE = Path(__file__).parent
+PLACEHOLDER = re.compile(r"\{\{.*?\}\}|\{%.*?%\}|\{(?:mask|size|source|source_license)\}|\[More Information Needed\]")
 LICENCE = re.compile(r"[\w.+-]+", re.ASCII)
 # Allowed keys of a YAML file, besides `sizes`. Their values are inserted into the template.
 FACTS = {
@@ -137,13 +138,8 @@ def render_card(
         "gap": _quote(gap.replace("{mask}", mask_token)),
     }
     card = ModelCard.from_template(metadata, template_path=str(HERE / "template.md"), **facts | values)
-    unfilled = re.findall(
-        r"\{\{.*?\}\}|\{%.*?%\}|\{(?:mask|size|source|source_license)\}|\[More Information Needed\]", card.text
-    )
-    if unfilled:
-        raise ValueError(
-            f"The card has unfilled placeholders: {', '.join(sorted(set(unfilled)))}. Replace them in the YAML file."
-        )
+    if unfilled := sorted({*PLACEHOLDER.findall(card.text)}):
+        raise ValueError(f"The card has unfilled placeholders: {', '.join(unfilled)}. Replace them in the YAML file.")
     return card
 
 

@@ -75,10 +75,7 @@ def select_hyperparameters(results: dict[str, Any]) -> dict[str, Any]:
 
 
 def read_run_measurements(results: dict[str, Any], task: str) -> list[Measurement]:
-    """Return bits per byte on the held-out text of a finished run, from the evaluation of its model.
-
-    `task` is the task of the model on the Hub, such as `"text-generation"`.
-    """
+    """Return bits per byte on the held-out text of a finished run. `task` is the task of the model on the Hub."""
     values, metric = model_evaluation(results), "bits_per_byte"
     corpus = _join_names(results["arguments"].get("validation_files") or results["arguments"]["corpus"])
     quantization = results["arguments"].get("quantization")
@@ -165,10 +162,7 @@ def read_zero_shot_measurements(
 
 
 def _describe_split(name: str, results: dict[str, Any], measure: str) -> str:
-    """Return the split of a dataset, and how it was scored.
-
-    For a benchmark dataset, name the protocol, and list the differences from published results.
-    """
+    """Return the split of a dataset, and how it was scored: for a benchmark, what differs from published results."""
     dataset = results["datasets"][name]
     if name not in EVALUATION_SETS:
         precision, dtype = results["mixed_precision"][measure], results["arguments"]["dtype"]

@@ -48,8 +48,7 @@ class PublishArguments(Options):
     """Options of model_cards/publish.py."""
 
     card: str | None = option(
-        None,
-        "Card in model_cards/, such as quickstart, or a YAML file. By default, it is chosen by the kind of model.",
+        None, "Card in model_cards/, such as quickstart, or a YAML file. By default, it is chosen by the kind of model."
     )
     license: str | None = option(
         None, "Licence of the weights, as an identifier of the Hub, such as mit. Only for the default cards."

@@ -169,8 +169,9 @@ def load_encoder(source: Path, weights: str | None) -> MDMEncoderForMaskedLM:
     given = tensors.pop("rotary_emb.inv_freq", frequencies)
     if given.shape != frequencies.shape or not torch.allclose(given.float(), frequencies, rtol=1e-3, atol=0):
         raise ValueError(
-            f"The tensors of {source} do not fit its config.json: rotary_emb.inv_freq is not that of base "
-            f"{config.rope_parameters['rope_theta']:g} and n_heads={config.num_attention_heads}. Download it again."
+            f"The tensors of {source} do not fit its config.json: rotary_emb.inv_freq does not have the frequencies of "
+            f"base {config.rope_parameters['rope_theta']:g} and n_heads={config.num_attention_heads}. Download the "
+            "folder again."
         )
     blueprint.check(tensors, str(source), f"its config.json ({architecture.name})")
     model = blueprint.load(tensors)
@@ -297,7 +298,9 @@ def read_checkpoint(source: Path) -> dict[str, Any]:
         ) from error
     for part in ("model", "model_args"):
         if not isinstance(checkpoint, dict) or not isinstance(checkpoint.get(part), dict):
-            raise ValueError(f"{source} is not a released AO-GPT or sigma-GPT: it has no {part!r}. {RELEASED}")
+            raise ValueError(
+                f"{source} is not a released AO-GPT or sigma-GPT file: it has no dictionary {part!r}. {RELEASED}"
+            )
     return checkpoint
 
 

@@ -104,7 +104,7 @@ class OrderDistribution:
             if (value := getattr(self, name)) is not None:
                 check_integer(name, value, int(name != "min_context"))
                 if self.orders != orders:
-                    raise ValueError(f"`{name}` needs `orders={orders!r}`. Set `orders`, or remove `{name}`.")
+                    raise ValueError(f"`{name}` has no effect without `orders={orders!r}`. Change one of them.")
         if self.max_context is not None and (self.min_context or 0) > self.max_context:
             raise ValueError(
                 f"`min_context` ({self.min_context}) is more than `max_context` ({self.max_context}). Change one."

@@ -352,7 +352,8 @@ class AnyOrderGenerationMixin(GenerationMixin):
         ids, num_valid = eos if isinstance(eos, list | tuple) else [eos], self.config.num_valid_tokens
         if not ids or not all(is_id(token, num_valid) for token in ids):
             raise ValueError(
-                f"`eos_token_id` must be ids of text, 0 to {num_valid - 1} (config.num_valid_tokens), but is {eos!r}."
+                f"`eos_token_id` must be one or several ids of text, 0 to {num_valid - 1} (config.num_valid_tokens), "
+                f"but is {eos!r}."
             )
         pad = ids[0] if pad is None else pad
         if pad >= self.config.vocab_size or pad == self.config.mask_token_id:

@@ -317,7 +317,8 @@ class AnyOrderInfillingMixin:
             per_gap = [per_gap] * num_gaps
         if len(per_gap) != num_gaps or not all(isinstance(values, list) and values for values in per_gap):
             raise ValueError(
-                f"`lengths` must be a list of numbers, or one for each gap (here {num_gaps}), but is {lengths!r}."
+                f"`lengths` must be a list of numbers of tokens, or one such list for each gap (here {num_gaps}), but "
+                f"is {lengths!r}."
             )
         for length in chain.from_iterable(per_gap):
             check_integer("lengths[...]", length, least=1 if longest is None else 0, most=longest)

@@ -40,7 +40,7 @@ def find_base(name_or_path: str | Path) -> str | None:
 
 
 def read_any_config(name_or_path: str | Path, **options: Any) -> PreTrainedConfig:
-    """Return the configuration of a model or of the base of a LoRA adapter. Raise a `ValueError` if it cannot be used."""
+    """Return the configuration of a model or of the base of a LoRA adapter. Raise a `ValueError` if it is unusable."""
     name = find_base(name_or_path) or name_or_path
     try:
         return AutoConfig.from_pretrained(name, trust_remote_code=False, **options)

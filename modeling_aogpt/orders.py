@@ -38,10 +38,7 @@ def left_to_right_orders(batch_size: int, length: int, device: torch.device | st
 
 
 def random_orders(
-    batch_size: int,
-    length: int,
-    generator: torch.Generator | None = None,
-    device: torch.device | str | None = None,
+    batch_size: int, length: int, generator: torch.Generator | None = None, device: torch.device | str | None = None
 ) -> torch.LongTensor:
     """Draw an independent, uniformly random order for each sequence, and return a tensor (batch, n).
 
@@ -160,10 +157,7 @@ class Orders:
 
 
 def make_rows(
-    ids: torch.LongTensor,
-    positions: torch.LongTensor,
-    carried: torch.LongTensor,
-    targets: torch.LongTensor,
+    ids: torch.LongTensor, positions: torch.LongTensor, carried: torch.LongTensor, targets: torch.LongTensor
 ) -> dict[str, torch.LongTensor]:
     """Return rows as keyword arguments of `AOGPTModel.forward`.
 

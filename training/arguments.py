@@ -17,12 +17,8 @@ LEFT_TO_RIGHT_ORDERS = ("left_to_right", "gaps_last")
 class TrainingArguments(Options):
     """Settings of the training. A step is one update of the weights. A batch consists of the sequences of one step."""
 
-    output_dir: Path | None = option(
-        None, "Folder of the run; defaults to runs/NAME, where NAME.yaml is the YAML file."
-    )
-    prepare_only: bool = option(
-        False, "Read, tokenize and cache the corpus, then stop. This can be done on a machine without GPUs."
-    )
+    output_dir: Path | None = option(None, "Folder of the run; defaults to runs/NAME for a YAML file NAME.yaml.")
+    prepare_only: bool = option(False, "Read, tokenize and cache the corpus, then stop. This needs no GPU.")
     seed: int = option(0, "Seed of initial weights, data order and token orders.", least=0, below=2**32)
     max_steps: int = option(1000, "Number of training steps.", least=1)
     batch_size: int = option(128, "Number of sequences per step, over all processes.", least=1)
@@ -99,19 +95,14 @@ class TrainingArguments(Options):
         "Fraction of sequences that are trained left to right, whatever `orders` is. Defaults to 0.1 for a decoder "
         "with random orders and without blocks, and to 0 otherwise.",
     )
-    final_left_to_right_fraction: float | None = option(
-        None, "If set, left_to_right_fraction changes linearly to this value."
-    )
+    final_left_to_right_fraction: float | None = option(None, "Value to which left_to_right_fraction changes linearly.")
     left_to_right_steps: int | None = option(
         None,
-        "Step at which the fraction reaches final_left_to_right_fraction; it does not change later. Defaults to 30 % "
-        "of max_steps.",
+        "Step at which the fraction reaches final_left_to_right_fraction and stays; defaults to 30 % of max_steps.",
         least=1,
     )
     learning_rate: float = option(6e-4, "Peak learning rate.", above=0, below=math.inf)
-    final_learning_rate: float | None = option(
-        None, "Learning rate at the end of the schedule; defaults to a tenth of the peak.", least=0
-    )
+    final_learning_rate: float | None = option(None, "Last learning rate; defaults to a tenth of the peak.", least=0)
     learning_rate_schedule: Literal["cosine", "warmup_stable_decay"] = option(
         "cosine",
         "Learning rate after the warm-up. cosine: half a cosine. warmup_stable_decay: the peak until a linear decay in "
@@ -128,9 +119,7 @@ class TrainingArguments(Options):
     adam_beta1: float = option(0.9, "Decay of AdamW's first moment.", least=0, below=1)
     adam_beta2: float = option(0.95, "Decay of AdamW's second moment.", least=0, below=1)
     adam_epsilon: float = option(1e-8, "AdamW's epsilon.", least=0, below=math.inf)
-    max_grad_norm: float = option(
-        1.0, "Largest norm of the gradient. If the norm is larger, the gradient is scaled down to it.", above=0
-    )
+    max_grad_norm: float = option(1.0, "Largest norm of the gradient. Larger gradients are scaled down.", above=0)
     ema_decay: float = option(0.9999, "Decay of the moving average of the weights.", least=0, below=1)
     mixed_precision: Literal["no", "bf16", "fp16"] | None = option(
         None, "Precision of training passes. Defaults to the setting of `accelerate launch`, or else to no (float32)."
@@ -162,9 +151,7 @@ class TrainingArguments(Options):
     early_stopping_patience: int | None = option(
         None, "Stop after this number of evaluations without a better one.", needs="keep_best", least=1
     )
-    num_samples: int = option(
-        4, "Number of texts to generate in each evaluation. They are written to output_dir/samples.", least=0
-    )
+    num_samples: int = option(4, "Number of texts that each evaluation writes to output_dir/samples.", least=0)
     tracker: Literal["tensorboard", "wandb", "trackio", "none"] = option(
         "tensorboard", "Experiment tracker; TensorBoard writes to output_dir."
     )

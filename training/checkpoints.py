@@ -60,8 +60,7 @@ class Checkpoint:
                     tensor.copy_(shard_like(file.get_tensor(name), tensor))
         except (SafetensorError, OSError, dcp.CheckpointException) as error:
             raise OSError(
-                f"{self.path} could not be read. Use a newer checkpoint if its run has removed it. (Cause: "
-                f"{_cause(error)})"
+                f"{self.path} could not be read. Use a newer one if its run has removed it. (Cause: {_cause(error)})"
             ) from error
 
 
@@ -113,8 +112,7 @@ class CheckpointWriter:
         except (SafetensorError, OSError, dcp.CheckpointException) as error:
             raise OSError(
                 f"{path} could not be written: {_cause(error)} ({free_space(path):,} bytes are free). Older "
-                "checkpoints are intact. Free disk space or correct the folder's permissions, and run the same command "
-                "again."
+                "checkpoints are intact. Free disk space or correct the permissions, and run the same command again."
             ) from error
 
 
@@ -140,10 +138,7 @@ class _FolderWriter(StorageWriter):
 
 
 def valid_checkpoints(folder: Path) -> Iterator[Checkpoint]:
-    """Yield the valid checkpoints of a run, newest first. Skip damaged checkpoints with a warning.
-
-    Raise an `OSError` at the end if all of them are damaged.
-    """
+    """Yield the valid checkpoints of a run, newest first. Warn of damaged ones; if all are, raise an `OSError`."""
     paths, damaged = checkpoints_in(folder), []
     for path in reversed(paths):
         try:

@@ -81,8 +81,7 @@ class MaskDraws:
     def __call__(self, features: Sequence[Mapping[str, object]]) -> dict[str, torch.Tensor]:
         """Return the arguments of `MaskedDiffusionObjective.forward`. Features are as in [`OrderDraws`].
 
-        Their shapes are (batch, n) for `input_ids` and `is_masked`, (num_masked,) for `masked_indices`, and (batch,)
-        for `times`.
+        `input_ids` and `is_masked` have shape (batch, n), `masked_indices` (num_masked,), and `times` (batch,).
         """
         samples = _sample_numbers(features)
         times = self.draw_times(samples)

@@ -141,8 +141,7 @@ class MaskedDiffusionObjective(Objective):
     """Masked-diffusion loss (Eq. 1). The encoder predicts the masked tokens given the other tokens, with weight 1 / t.
 
     If every token is masked independently with probability t, the expected loss is the masked-diffusion bound. If m of
-    n tokens are masked, where m is uniform in 1 ... n and t = m / n, it is the any-order form (Eq. 7) of the same
-    bound.
+    n tokens are masked, where m is uniform in 1 ... n and t = m / n, it is the any-order form of the bound (Eq. 7).
     """
 
     loss: Loss = "cross_entropy"

@@ -74,9 +74,8 @@ class ExponentialMovingAverage:
     """
 
     def __init__(self, model: nn.Module, decay: float) -> None:
-        self.weights = {
-            name: weight.detach().to(torch.float32, copy=True) for name, weight in trainable_weights(model).items()
-        }
+        weights = trainable_weights(model).items()
+        self.weights = {name: weight.detach().to(torch.float32, copy=True) for name, weight in weights}
         self.decay = decay
         self.num_updates = 0
 

@@ -437,9 +437,7 @@ class Pretraining:
         training, progress, step = self.training, self.progress, self.model_step
         checkpoint = next((one for one in valid_checkpoints(training.output_dir) if one.step == step), None)
         if checkpoint is None:
-            raise OSError(
-                f"The checkpoint of step {step} is damaged. Remove it and later ones, and run the command again."
-            )
+            raise OSError(f"The checkpoint of step {step} is damaged. Remove it and later ones, and run again.")
         model = load_checkpoint_model(checkpoint)
         (training.output_dir / "results.json").unlink(missing_ok=True)  # of a shorter run with other weights
         save_model(model, self.data.tokenizer, training.output_dir / "model")

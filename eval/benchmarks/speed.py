@@ -57,9 +57,7 @@ class SpeedArguments(Options):
     dtype: Literal["float32", "bfloat16"] = option("float32", "Data type of weights and cache.")
     device: str = option(default_device().type, "Device to run on.")
     compile: bool = option(False, "Compile the decoder, encoders, and causal language models.")
-    output_dir: Path | None = option(
-        None, "Folder for speed.json, speed.md and speed.png. By default, results are only printed."
-    )
+    output_dir: Path | None = option(None, "Folder for speed.json, .md and .png. By default, results are only printed.")
 
     def __post_init__(self) -> None:
         super().__post_init__()

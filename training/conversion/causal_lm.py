@@ -5,8 +5,7 @@
 
 SOURCE is a folder or Hub name of a Llama, Mistral, Qwen2, Qwen3, SmolLM3, OLMo or GPT-2, or of another model with the
 layers of a Llama. The converted model has the weights of SOURCE. Left to right, it predicts what SOURCE predicts for a
-text that begins with the start token. Other orders are learned by further training. docs/conversion.md describes the
-options.
+text that begins with the start token. Other orders are learned by further training. See docs/conversion.md.
 """
 
 import json

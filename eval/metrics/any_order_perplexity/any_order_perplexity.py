@@ -53,9 +53,7 @@ class AnyOrderPerplexity(evaluate.Metric):
             raise ValueError("`predictions` is empty. Pass at least one text.")
         model = AutoModel.from_pretrained(model_id, trust_remote_code=trust_remote_code).eval()
         if not hasattr(model, "log_likelihood"):
-            raise ValueError(
-                f"{model_id} is not an any-order model. Use `evaluate`'s metric perplexity for causal models."
-            )
+            raise ValueError(f"{model_id} is not an any-order model. Use the metric `perplexity` for causal models.")
         model.to("cuda" if torch.cuda.is_available() else "cpu")
         tokenizer = AutoTokenizer.from_pretrained(model_id, trust_remote_code=trust_remote_code)
         if tokenizer.mask_token and any(tokenizer.mask_token in text for text in predictions):

@@ -89,7 +89,7 @@ def encode(
     padding = tokenizer.eos_token_id if is_end else tokenizer.mask_token_id
     ids = ids + [padding] * (length - len(ids))
     if tokenizer.mask_token_id not in ids:
-        raise ValueError(f'There is nothing to fill in. Write {BLANK} for each missing token, or choose "more text".')
+        raise ValueError(f'The text has nothing to fill in. Write {BLANK} for missing tokens, or choose "more text".')
     return torch.tensor([ids])
 
 

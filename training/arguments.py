@@ -98,7 +98,7 @@ class TrainingArguments(Options):
     final_left_to_right_fraction: float | None = option(None, "Value to which left_to_right_fraction changes linearly.")
     left_to_right_steps: int | None = option(
         None,
-        "Step at which the fraction reaches final_left_to_right_fraction and stays; defaults to 30 % of max_steps.",
+        "Step at which the fraction reaches final_left_to_right_fraction and stays. Defaults to 30 % of max_steps.",
         least=1,
     )
     learning_rate: float = option(6e-4, "Peak learning rate.", above=0, below=math.inf)

@@ -255,9 +255,11 @@ def load(name: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
         model = AutoModel.from_pretrained(name, trust_remote_code=True).eval()
         tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=True)
     except (OSError, ValueError, SafetensorError) as error:
-        sys.exit(f"error: Model {name!r} cannot be loaded from the Hub or a folder. Check the name. (Cause: {error})")
+        sys.exit(f"error: The model {name!r} cannot be loaded from Hub or folder. Check the name. (Cause: {error})")
     if not hasattr(model, "log_likelihood"):
-        sys.exit(f"error: {name!r} is a {type(model).__name__}, not an any-order model. Convert or train one.")
+        sys.exit(
+            f"error: The model {name!r} is a {type(model).__name__}, not an any-order model. Convert or train one."
+        )
     return model, tokenizer
 
 

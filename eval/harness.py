@@ -207,7 +207,7 @@ class AnyOrderLM(LM):
         parts = context.split(self.tokenizer.mask_token)
         if len(parts) > 2:
             raise ValueError(
-                f"A context must contain at most one mask, but {context!r} has {len(parts) - 1}. Remove the others."
+                f"A context must contain at most one mask, but {context!r} contains {len(parts) - 1}. Remove the rest."
             )
         return parts
 

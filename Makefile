@@ -70,12 +70,15 @@ $(call folders,-compiled): | $(INSTALLED)
 	$(SPEED) --contenders encoder sedd llama --compile
 	mv $@.part $@
 
+# With `worksteal`, most tests of a file share a process, and therefore its fixtures.
+PARALLEL := --numprocesses 2 --dist worksteal
+
 test: $(INSTALLED)
-	$(BIN)/python -m pytest --numprocesses 2
+	$(BIN)/python -m pytest $(PARALLEL)
 
 # Run the tests of eval/studies.
 test-studies: $(INSTALLED)
-	$(BIN)/python -m pytest tests/studies --numprocesses 2
+	$(BIN)/python -m pytest tests/studies $(PARALLEL)
 
 # Run the tests of quantized models. Their libraries are in a separate folder, because if torchao is in the environment, it
 # prints messages whenever Transformers is imported.
@@ -109,7 +112,7 @@ LOWEST_OPTIONS ?=
 test-lowest:
 	$(PYTHON) -m venv .venv-lowest
 	.venv-lowest/bin/python -m pip install torch==$(LOWEST_TORCH) --editable '.[train,eval,dev]' --constraint constraints-lowest.txt
-	.venv-lowest/bin/python -m pytest --numprocesses 2 $(LOWEST_OPTIONS)
+	.venv-lowest/bin/python -m pytest $(PARALLEL) $(LOWEST_OPTIONS)
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check

@@ -226,7 +226,7 @@ class DecodingState:
         self.reorder(key.argsort(dim=-1, stable=True))
 
     def end_after_eos(
-        self, eos_token_ids: torch.LongTensor, pad_token_id: int, in_blocks: bool, may_end: torch.BoolTensor
+        self, eos: torch.LongTensor, pad_token_id: int, in_blocks: bool, may_end: torch.BoolTensor
     ) -> None:
         """End sequences in `may_end` at a generated end-of-text token without masks before it. Pad the rest.
 
@@ -235,7 +235,7 @@ class DecodingState:
         its later tokens.
         """
         is_eos = self.ranks_between(self.num_given, self.num_context)
-        is_eos &= torch.isin(self.ids, to_device(eos_token_ids, self.ids.device))
+        is_eos &= torch.isin(self.ids, to_device(eos, self.ids.device))
         is_masked = self.ranks_between(self.num_context, self.ends)
         places = self.blocks if in_blocks else self.orders
         first_eos, first_masked = (  # first selected block or column; n if there is none
@@ -516,15 +516,13 @@ class CachedDecodingState(DecodingState):
         num_unchanged = (self.orders == before).long().cumprod(dim=-1).sum(dim=-1).cpu()
         self.num_cached = torch.minimum(self.num_cached, num_unchanged)
 
-    def _run(
-        self, first_queries: torch.LongTensor, ends: torch.LongTensor, num_context: torch.LongTensor
-    ) -> QueryResult:
-        """Predict the ranks from `first_queries` to `ends` - 1, all (batch,), given `num_context` ranks."""
-        self._has_rows = first_queries < ends
+    def _run(self, first: torch.LongTensor, ends: torch.LongTensor, num_context: torch.LongTensor) -> QueryResult:
+        """Predict the ranks from `first` to `ends` - 1, all (batch,), given `num_context` ranks."""
+        self._has_rows = first < ends
         starts, parts = torch.where(self._has_rows, self.num_cached, ends), []
         for _ in range(0, max(int((ends - starts).max()), 1), MAX_ROWS_PER_PASS):
             stops = torch.minimum(starts + MAX_ROWS_PER_PASS, ends)
-            parts.append(self._run_pass(starts, first_queries.clamp(starts, stops), stops, num_context))
+            parts.append(self._run_pass(starts, first.clamp(starts, stops), stops, num_context))
             starts = stops
         if len(parts) == 1:
             return parts[0]

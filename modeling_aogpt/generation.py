@@ -254,7 +254,7 @@ class AnyOrderGenerationMixin(GenerationMixin):
             cannot_end, end = (part.to(ids.device) for part in gap_ends)
             eos_ban = cannot_end.repeat_interleave(config.num_return_sequences, dim=0), end
         sampler = self._make_sampler(state, config, eos_ban, logits_processor, generator)
-        progress = GenerationProgress(state, streamer, config.output_history, will_refine=config.refine_rounds > 0)
+        progress = GenerationProgress(state, streamer, config.output_history, refines=config.refine_rounds > 0)
         # 3. Unmask all positions. 4. In each round of refinement, re-mask some of them, and unmask them again.
         for number in range(config.refine_rounds + 1):
             if number > 0:
@@ -490,14 +490,12 @@ class GenerationProgress:
     """Streaming and history of a generation.
 
     A column of the batch is final if no sequence has a masked position in this column or to the left. With refinement
-    (`will_refine`), columns are final when the generation is finished. `streamer.put` gets each final column once,
+    (`refines`), columns are final when the generation is finished. `streamer.put` gets each final column once,
     without padding at the end. `streamer.put_draft` gets the other columns after every step.
     """
 
-    def __init__(
-        self, state: DecodingState, streamer: BaseStreamer | None, keep_history: bool, will_refine: bool
-    ) -> None:
-        self.state, self.streamer, self.will_refine = state, streamer, will_refine
+    def __init__(self, state: DecodingState, streamer: BaseStreamer | None, keep_history: bool, refines: bool) -> None:
+        self.state, self.streamer, self.refines = state, streamer, refines
         self.history = [state.sequences()] if keep_history else None  # at the beginning and after every step
         self.num_put = 0
         if streamer is not None:
@@ -512,9 +510,9 @@ class GenerationProgress:
         """Update the history and the streamer after a step that unmasked at least one position."""
         if self.history is not None:
             self.history.append(self.state.sequences())
-        if self.streamer is not None and not self.will_refine:
+        if self.streamer is not None and not self.refines:
             self._put_final()
-        if hasattr(self.streamer, "put_draft") and (self.will_refine or self.state.num_masked.any()):
+        if hasattr(self.streamer, "put_draft") and (self.refines or self.state.num_masked.any()):
             self.streamer.put_draft(self.state.sequences()[:, self.num_put :].cpu())
 
     def finish(self) -> None:

@@ -1288,13 +1288,7 @@ class AOGPTForCausalLM(AOGPTWithHead, CausalGenerationMixin):
         hidden_states = output.hidden_states and tuple(
             None if states is None else states[:, -length:] for states in output.hidden_states
         )
-        return CausalLMOutputWithPast(
-            loss=loss,
-            logits=logits,
-            hidden_states=hidden_states,
-            attentions=output.attentions,
-            **{CACHE_NAME: cache},
-        )
+        return CausalLMOutputWithPast(loss, logits, cache, hidden_states, output.attentions)
 
 
 # With `label_smoothing_factor`, the `Trainer` shifts the labels only for the classes in this table.

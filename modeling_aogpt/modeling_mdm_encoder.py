@@ -147,14 +147,12 @@ class MDMEncoderModel(MDMEncoderPreTrainedModel, AOGPTStack):
             )
         return sigma
 
-    def _mask_padding(
-        self, input_ids: torch.LongTensor, attention_mask: torch.Tensor | None
-    ) -> torch.BoolTensor | None:
+    def _mask_padding(self, input_ids: torch.LongTensor, mask: torch.Tensor | None) -> torch.BoolTensor | None:
         """Return a mask (batch or 1, 1, 1, rows) of the rows to which all rows attend. None means all rows."""
-        if not has_padding(attention_mask):
+        if not has_padding(mask):
             is_eager = self.config._attn_implementation == "eager"  # for eager attention, None would mean causal
             return torch.ones_like(input_ids[:1], dtype=torch.bool)[:, None, None] if is_eager else None
-        is_token = attention_mask != 0
+        is_token = mask != 0
         # If a sequence contains only padding, its rows attend to all rows. Otherwise, gradients would be NaN.
         return (is_token | ~is_token.any(dim=-1, keepdim=True))[:, None, None]
 

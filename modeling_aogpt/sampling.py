@@ -224,10 +224,10 @@ class TokenSampler:
         state: DecodingState,
         processors: LogitsProcessorList,
         warpers: LogitsProcessorList,
-        do_sample: bool = True,
-        generator: torch.Generator | None = None,
-        is_left_to_right: bool = False,
-        eos_ban: tuple[torch.BoolTensor, torch.LongTensor] | None = None,
+        do_sample: bool,
+        generator: torch.Generator | None,
+        is_left_to_right: bool,
+        eos_ban: tuple[torch.BoolTensor, torch.LongTensor] | None,
     ) -> None:
         self.state, self.processors, self.warpers = state, processors, warpers
         self.do_sample, self.generator, self.eos_ban = do_sample, generator, eos_ban

@@ -182,9 +182,7 @@ class ScheduledUnmasking(UnmaskingRule):
     For refinement, the number of steps is reduced in proportion to the number of masked ranks.
     """
 
-    def __init__(
-        self, num_steps: int | None, schedule: str, unmasking: str, generator: torch.Generator | None = None
-    ) -> None:
+    def __init__(self, num_steps: int | None, schedule: str, unmasking: str, generator: torch.Generator | None) -> None:
         self.num_steps, self.schedule, self.unmasking, self.generator = num_steps, schedule, unmasking, generator
         self._initial_num_masked: int | None = None
         self._first_step = 0
@@ -336,9 +334,7 @@ class ParallelSampler:
     more. Otherwise, only the planned ranks are candidates.
     """
 
-    def __init__(
-        self, sampler: TokenSampler, rule: UnmaskingRule, certainty: str | None = None, window: int | None = None
-    ) -> None:
+    def __init__(self, sampler: TokenSampler, rule: UnmaskingRule, certainty: str | None, window: int | None) -> None:
         self.state, self.rule, self.sampler = sampler.state, rule, sampler
         self.certainty, self.window = certainty, window
         self.needs_measures = certainty is not None or rule.is_adaptive

@@ -40,10 +40,8 @@ class Samples:
 
     def __getitems__(self, samples: list[int]) -> list[dict[str, Any]]:
         columns = self.rows[rows_of_samples(samples, len(self.rows), self.seed)]
-        rows = zip(*columns.values(), strict=True)
-        return [
-            dict(zip(columns, row, strict=True), order_seed=sample) for row, sample in zip(rows, samples, strict=True)
-        ]
+        rows = zip(samples, zip(*columns.values(), strict=True), strict=True)
+        return [dict(zip(columns, row, strict=True), order_seed=sample) for sample, row in rows]
 
 
 def pass_samples(

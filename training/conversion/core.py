@@ -135,9 +135,8 @@ def _rotary_settings(source: PreTrainedConfig, names: set[str], max_length: int)
 
 def make_causal(config: PreTrainedConfig, tensors: Tensors, dtype: torch.dtype) -> PreTrainedModel:
     """Return the causal language model of Transformers with these tensors. Tensors that have `dtype` are not copied."""
-    causal = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)].from_pretrained(
-        None, config=config, state_dict=dict(tensors), dtype=dtype
-    )
+    kind = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
+    causal = kind.from_pretrained(None, config=config, state_dict=dict(tensors), dtype=dtype)
     causal.config._name_or_path = ""  # Transformers sets "None"
     return causal
 

@@ -280,7 +280,8 @@ class AOGPTConfig(PreTrainedConfig):
         self._validate_rotary()
         if self.num_valid_tokens > self.vocab_size:
             raise ValueError(
-                f"`num_valid_tokens` ({self.num_valid_tokens}) exceeds `vocab_size` ({self.vocab_size}). Change one."
+                f"`num_valid_tokens` ({self.num_valid_tokens}) exceeds `vocab_size` ({self.vocab_size}). Change one "
+                "of them."
             )
         check_mask_id(self)
         if self.tie_word_embeddings and self.lm_head_bias:

@@ -84,6 +84,7 @@ def load_files(
         raise ValueError(f"{empty[0]} is empty. Use files that contain text.")
     try:
         loaded = _load(files, kinds[0], sample_by, streaming, num_proc)
+        is_json = kinds == ["text"] and next(iter(loaded), {"text": ""})["text"].startswith('{"')
     except Exception as error:  # each builder raises its own errors for damaged files and wrong encodings
         odd_row = ""
         with suppress(Exception):  # of a damaged compressed file
@@ -92,6 +93,8 @@ def load_files(
             f"{names} cannot be read as {kinds[0]} in UTF-8, or be cached. {odd_row}Check the files. (Cause: "
             f"{error.__cause__ or error})"
         ) from error
+    if is_json:
+        logger.warning("%s: the first line is JSON, but is read as plain text. Name JSON Lines .jsonl.", names)
     return loaded if streaming else keep_text(loaded, text_column)
 
 

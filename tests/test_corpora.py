@@ -5,6 +5,7 @@ import json
 import lzma
 import os
 import unicodedata
+import zipfile
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
@@ -114,6 +115,15 @@ def read_both_ways(*files: Path, **options: Any) -> list[str]:
     texts = load_files(names, **options)["text"][:]
     assert [row["text"] for row in load_files(names, streaming=True, **options)] == texts
     return texts
+
+
+@pytest.mark.parametrize("name", ["a.jsonlines", "a.zip"])
+def test_json_that_is_read_as_text_gives_a_warning(name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "a.jsonlines").write_text('{"text": "one"}\n')
+    with zipfile.ZipFile(tmp_path / "a.zip", "w") as file:
+        file.write(tmp_path / "a.jsonlines", "a.jsonl")
+    assert read_both_ways(tmp_path / name) == ['{"text": "one"}']
+    assert f"{name}: the first line is JSON" in caplog.text
 
 
 def test_names_of_files_are_not_patterns(tmp_path: Path) -> None:

@@ -219,9 +219,8 @@ class PolicyTraining(Pretraining):
         shown = [row[kept].tolist() for row, kept in zip(output.sequences.cpu(), is_shown, strict=True)]
         before = [[] if tokenizer.mask_token_id in row["input_ids"] else row["input_ids"] for row in rows]
         texts = [decode_after(*ids, tokenizer) for ids in zip(before, shown, strict=True)]
-        names = [name for name in rows[0] if name not in ("text", "input_ids")]
-        columns = {name: [deepcopy(row[name]) for row in rows] for name in names}  # `reward` may change its arguments
-        rewards = self.reward(prompts=[row["text"] for row in rows], completions=list(texts), **columns)
+        columns = {name: [deepcopy(row[name]) for row in rows] for name in rows[0] if name not in ("text", "input_ids")}
+        rewards = self.reward(prompts=[row["text"] for row in rows], completions=list(texts), **columns)  # of copies
         try:
             values = torch.as_tensor(rewards, dtype=torch.float64, device="cpu").detach()
         except Exception:  # of any kind, such as for None instead of a number

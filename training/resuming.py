@@ -139,11 +139,10 @@ def checkpoint_to_resume(training: TrainingArguments, settings: dict[str, Any]) 
     return None
 
 
-def warn_of_versions(checkpoint: Checkpoint, current: dict[str, str]) -> None:
-    """Log a warning if a checkpoint was written with library versions, or a precision, other than `current`."""
+def warn_of_versions(checkpoint: Checkpoint, now: dict[str, str]) -> None:
+    """Log a warning if a checkpoint was written with library versions, or a precision, other than `now`."""
     saved = checkpoint.metadata["versions"]
-    changed = [f"{name} {saved[name]}, now {current.get(name)}" for name in saved if saved[name] != current.get(name)]
-    if changed:
+    if changed := [f"{name} {saved[name]}, now {now.get(name)}" for name in saved if saved[name] != now.get(name)]:
         logger.warning(
             "%s was written with other versions (%s). The results can differ from an uninterrupted run.",
             *(checkpoint.path.name, "; ".join(changed)),

@@ -111,7 +111,7 @@ def show_metric(metric: str, digits: int) -> Callable[[dict[str, Any]], str]:
 # a function that returns the text of a cell. The function gets the results of one measure on one text, with the keys
 # `text` and `measure`. `_score_text` in eval/zero_shot.py computes these results.
 COLUMNS: dict[str, tuple[str, Callable[[dict[str, Any]], str]]] = {
-    "text": ("l", lambda result: result["text"]),
+    "text": ("l", lambda result: ", ".join(result.get("files", [result["text"]]))),
     "documents": ("r", lambda result: f"{result['documents']:,}"),
     "tokens": ("r", lambda result: f"{result['tokens']:,}"),
     "dropped": ("r", lambda result: f"{result['dropped_tokens']:,}"),

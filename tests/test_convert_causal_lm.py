@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import save_file
+from tokenizers import Tokenizer, processors
 from torch import nn
 from transformers import (
     AutoConfig,
@@ -643,6 +644,9 @@ def test_the_start_token_can_be_chosen(source: Path, tmp_path: Path) -> None:
     assert find_start_token(config, tokenizer, None) == START
     with pytest.raises(ValueError, match="`start_token` must be in the vocabulary of"):
         convert(str(source), tmp_path / "model", start_token="zzz")
+    added = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
+    added.post_processor = processors.TemplateProcessing("d $A", None, [("d", 3)])
+    assert find_start_token(config, PreTrainedTokenizerFast(tokenizer_object=added, bos_token="c"), None) == 3
     tokenizer.eos_token = config.eos_token_id = None
     with pytest.raises(ValueError, match="Set `--start_token`"):
         find_start_token(config, tokenizer, None)

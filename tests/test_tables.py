@@ -107,13 +107,14 @@ def test_departures_from_the_protocol_are_marked(changed: dict[str, Any], num_ma
 def test_results_of_text_files_have_a_table_of_their_own(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     metrics = METRICS | {"sequences": 7, "bits_per_byte": 1.5, "bits_per_byte_standard_error": 0.25}
     scored = {"documents": 5, "tokens": 1234, "dropped_tokens": 0, "measures": {"any_order": metrics}}
+    scored["files"] = ["mine.txt"]
     files = [tmp_path / f"{name}.json" for name in ("one", "two", "published")]
     for file in files[:2]:
         file.write_text(json.dumps(make_results(model=file.stem, datasets={"text files": scored})))
     files[2].write_text(json.dumps(make_results()))
     main(list(map(str, files)))
     shown = capsys.readouterr().out
-    assert shown.count("| text files | 5 | 1,234 | 0 | random orders | 7 | ") == 2
-    assert "\n| two | text files | " in shown
+    assert shown.count("| mine.txt | 5 | 1,234 | 0 | random orders | 7 | ") == 2
+    assert "\n| two | mine.txt | " in shown
     assert shown.count("| 1.5000 ± 0.2500 |") == 2
     assert shown.count("| **mine** |") == 2

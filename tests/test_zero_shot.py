@@ -150,7 +150,7 @@ def test_command_prints_and_writes_the_metrics(
     main([*command, "--sequence-length", "12", "--packing", "packed"])
     results = text_results(json.loads(output.read_text()))
     printed = capsys.readouterr().out.splitlines()
-    assert printed[2].startswith("| text files | 5 | 29 | 0 | left to right | 3 | ")
+    assert printed[2].startswith(f"| {', '.join(arguments.text_file)} | 5 | 29 | 0 | left to right | 3 | ")
     for line, order in zip(printed[2:4], ("left_to_right", "any_order"), strict=True):
         assert f"{results[order]['bits_per_byte']:.4f} ± {results[order]['bits_per_byte_standard_error']:.4f}" in line
         assert f"{results[order]['perplexity']:.2f} ± {results[order]['perplexity_standard_error']:.2f}" in line

@@ -199,7 +199,7 @@ class Worker:
     def _score(self, text: list[int], start: int, end: int, after: int, num_top: int) -> Scores:
         """Return the log-probability of each token in [`start`, `end`), and the likeliest tokens with theirs.
 
-        They are without temperature and truncation. A token is given all tokens to its left, and those from `after` on.
+        Temperature and truncation have no effect. A token is given all tokens to its left, and those from `after` on.
         """
         if start == end:
             return []

@@ -49,7 +49,9 @@ class Options:
                 name, _, value = needs.partition("=")
                 is_met = getattr(self, name) == value if value else getattr(self, name)
                 if given != default and not is_met:
-                    raise ValueError(f"`{item.name}` has no effect without `{needs}`. Set both, or remove it.")
+                    raise ValueError(
+                        f"`{item.name}` has no effect without `{needs}`. Set both, or remove `{item.name}`."
+                    )
 
     @classmethod
     def from_settings(cls, settings: Mapping[str, Any]) -> "Options":

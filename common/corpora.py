@@ -32,7 +32,7 @@ logger = logging.getLogger(__name__)
 
 HUB_OPTIONS = ("corpus_config", "corpus_revision", "train_split", "validation_split")
 ROWS_TO_CHECK = 100  # at the beginning of a stream
-ABOUT_DATA = ("README", "LICENSE", "dataset_info")  # beginnings of names of files without data
+ABOUT_DATA = ("README", "LICENSE", "dataset_info")  # names of files without data begin like this
 
 # Prefixes of names that the corpus `unicode-names` excludes. After the prefix, such a name has only a code point or a
 # transliteration. Other families of numbered characters are not listed, because all names with a digit are excluded.
@@ -155,7 +155,7 @@ def is_made(name: str) -> bool:
 
 
 def find_maker(name: str) -> Maker:
-    """Return the function that yields the pairs (key, text) of a corpus, for a name with `is_made`."""
+    """Return the function that yields the pairs (key, text) of a corpus whose name satisfies `is_made`."""
     return BUILT_IN[name] if name in BUILT_IN else import_function("corpus", name)
 
 

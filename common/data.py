@@ -73,7 +73,7 @@ def load_data(arguments: DataArguments, start_token_id: int | None = None) -> Da
         )
     corpus = load_corpus(arguments)
     tokenizer = _load_tokenizer(corpus.train, arguments)
-    # The validation split is small. It is made first, so that errors are found early.
+    # The validation split is made first: it is small, so errors are found early.
     validation, validation_facts = _make_sequences(
         corpus.validation, "validation", tokenizer, arguments, start_token_id
     )
@@ -111,7 +111,10 @@ def _load_tokenizer(texts: Split, arguments: DataArguments) -> PreTrainedTokeniz
 
 
 def load_data_of_run(folder: Path) -> Data:
-    """Load the data of a finished run. Raise a `ValueError` if it is not finished, or its text or tokenizer changed."""
+    """Load the data of a finished run.
+
+    Raise a `ValueError` if the run is not finished, or if its corpus or tokenizer has changed.
+    """
     results = read_finished_run(folder)
     settings = results["arguments"]
     arguments = DataArguments.from_settings(settings)

@@ -28,7 +28,7 @@ def encode_documents(
     """Return a dataset with the columns `input_ids`, `num_tokens` and `num_bytes` of documents in the column `text`.
 
     The ids of each document end with end-of-text. They are stored in 16 bits, or in 32 bits for large vocabularies. If
-    `with_token_bytes`, the column `token_bytes` is added: the numbers of bytes of the tokens, whose sum is `num_bytes`.
+    `with_token_bytes`, the column `token_bytes` lists the number of bytes of each token. Their sum is `num_bytes`.
 
     If `context_marks` is given (see [`split_context`]), the column `labels` is added. It contains the ids, and -100 for
     tokens of the context. A token that is only partly in the context is not a token of the context.

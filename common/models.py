@@ -48,7 +48,7 @@ def load_merged(name_or_path: str | Path, **options: Any) -> Model:
         advice = "Use the base model, with the vocabulary, of the adapter's training."
         raise ValueError(f"{name_or_path} does not fit its base model {base}. {advice} (Cause: {error})") from error
     if getattr(tuned.peft_config["default"], "layer_replication", None):  # one tensor would get the changes of several
-        raise ValueError(f"{name_or_path} replicates layers, which cannot be merged. Train an adapter without that.")
+        raise ValueError(f"{name_or_path} replicates layers, and cannot be merged. Train without `layer_replication`.")
     inner = tuned.get_base_model()
     head = getattr(inner.lm_head, "base_layer", inner.lm_head)
     is_adapted = head is not inner.lm_head or hasattr(inner.get_input_embeddings(), "base_layer")

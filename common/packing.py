@@ -71,7 +71,10 @@ def pack(documents: Dataset, sequence_length: int) -> Dataset:
 
 
 class PackedRows:
-    """Full sequences of packed documents, read from the memory-mapped files of the documents when they are accessed."""
+    """Sequences of packed documents, read from the memory-mapped files of the documents when they are accessed.
+
+    If the last sequence is incomplete, it is left out.
+    """
 
     def __init__(self, documents: Dataset, sequence_length: int) -> None:
         if documents._indices is not None:  # the indices select rows, but the table is read directly

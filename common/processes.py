@@ -37,7 +37,7 @@ def _check_launch() -> None:
     if not uses_cpu and (wrong := [f"`{name}: {value}`" for name, value in given.items() if value.lower() != "no"]):
         raise ValueError(
             f"`accelerate launch` is configured for GPUs ({', '.join(wrong)}), but PyTorch finds no GPU or other "
-            "accelerator. Use training/accelerate/cpu.yaml or cpus.yaml, or check the drivers and PyTorch."
+            "accelerator. Use training/accelerate/cpu.yaml or cpus.yaml, or reinstall drivers or PyTorch."
         )
 
 

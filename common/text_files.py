@@ -87,14 +87,14 @@ def load_files(
         is_json = kinds == ["text"] and next(iter(loaded), {"text": ""})["text"].startswith('{"')
     except Exception as error:  # each builder raises its own errors for damaged files and wrong encodings
         odd_row = ""
-        with suppress(Exception):  # of a damaged compressed file
+        with suppress(Exception):  # a damaged compressed file cannot be searched
             odd_row = _find_odd_row(files) if kinds == ["json"] else ""
         raise ValueError(
             f"{names} cannot be read as {kinds[0]} in UTF-8, or be cached. {odd_row}Check the files. (Cause: "
             f"{error.__cause__ or error})"
         ) from error
     if is_json:
-        logger.warning("%s: the first line is JSON, but is read as plain text. Name JSON Lines .jsonl.", names)
+        logger.warning("%s: the first line is JSON, but read as plain text. End names of JSON Lines in .jsonl.", names)
     return loaded if streaming else keep_text(loaded, text_column)
 
 

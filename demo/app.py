@@ -89,7 +89,7 @@ def encode(
     padding = tokenizer.eos_token_id if is_end else tokenizer.mask_token_id
     ids = ids + [padding] * (length - len(ids))
     if tokenizer.mask_token_id not in ids:
-        raise ValueError(f'The text has nothing to fill in. Write {BLANK} for missing tokens, or choose "more text".')
+        raise ValueError(f'The text has nothing to fill in. Write {BLANK} per missing token, or choose "more text".')
     return torch.tensor([ids])
 
 
@@ -154,7 +154,7 @@ def step_color(step: int, last: int) -> str:
 
 
 def render(tokens: list[Token], end_of_text: str = "", seed: int | None = None) -> str:
-    """Return tokens as HTML, without the end-of-text tokens at the end, except for a first one that was generated."""
+    """Return tokens as HTML without end-of-text tokens at the end. The first one is kept if it was generated."""
     length = len(tokens)
     while length and tokens[length - 1].text == end_of_text:
         length -= 1
@@ -255,7 +255,7 @@ def load(name: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
         model = AutoModel.from_pretrained(name, trust_remote_code=True).eval()
         tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=True)
     except (OSError, ValueError, SafetensorError) as error:
-        sys.exit(f"error: The model {name!r} cannot be loaded from Hub or folder. Check the name. (Cause: {error})")
+        sys.exit(f"error: The model {name!r} cannot be loaded. Pass a folder or a Hub name. (Cause: {error})")
     if not hasattr(model, "log_likelihood"):
         sys.exit(
             f"error: The model {name!r} is a {type(model).__name__}, not an any-order model. Convert or train one."

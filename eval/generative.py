@@ -70,7 +70,7 @@ class GenerativeArguments(Options):
     )
     num_samples: int = option(64, "Number of samples for each combination of settings.", least=1)
     length: int | None = option(
-        None, "Number of tokens in a sample. Defaults to the run's sequence length or the model's maximum.", least=1
+        None, "Tokens per sample. Defaults to the run's sequence length or, without one, the model's maximum.", least=1
     )
     batch_size: int = option(16, "Number of samples that are generated or judged at once.", least=1)
     seed: int = option(0, "Seed of the samples.", least=0)

@@ -207,7 +207,7 @@ class AnyOrderLM(LM):
         parts = context.split(self.tokenizer.mask_token)
         if len(parts) > 2:
             raise ValueError(
-                f"A context must contain at most one mask, but {context!r} contains {len(parts) - 1}. Remove the rest."
+                f"A context must contain at most one mask, but {context!r} contains {len(parts) - 1}. Keep only one."
             )
         return parts
 
@@ -356,7 +356,7 @@ class AnyOrderLM(LM):
         # A context that leaves too little room is cut to half of the positions.
         limits = [min(num_new, max(self.max_length - len(ids), self.max_length // 2)) for ids in given]
         if min(limits) < num_new:
-            text = f"Texts of up to {num_new} tokens are shortened, so that they fit into {self.max_length} positions."
+            text = f"A context is too long to add {num_new} tokens in {self.max_length} positions. Fewer are generated."
             warnings.warn(text, stacklevel=1)
         given = [ids[limit - self.max_length :] for ids, limit in zip(given, limits, strict=True)]
         eos = self.model.generation_config.eos_token_id

@@ -162,7 +162,10 @@ def find_sentences(ids: list[int], max_gap: int, tokenizer: PreTrainedTokenizerB
 
 
 def gaps_of_file(folder: Path, options: InfillingArguments) -> list[Gap]:
-    """Return the gaps of a JSONL file, with as much text as fits into the model. Raise a `ValueError` for a bad row."""
+    """Return the gaps of a JSONL file, with as much text around them as fits into the model in `folder`.
+
+    Raise a `ValueError` if a row cannot be used, or if there is no row.
+    """
     name, gaps = find_model(folder), []
     tokenizer, longest = load_tokenizer(name), default_length(name, read_config(name))
     for number, line in read_lines(options.file):

@@ -106,7 +106,7 @@ ModelScorer = AnyOrderScorer | CausalScorer
 def load_scorer(
     name: str, dtype: torch.dtype, device: torch.device, revision: str | None = None, **settings: int
 ) -> ModelScorer:
-    """Load a model from a folder or a commit (`revision`) of the Hub. `settings` are arguments of `AnyOrderScorer`."""
+    """Return a scorer for a model in a folder or on the Hub at commit `revision`. `settings` go to `AnyOrderScorer`."""
     config = read_any_config(name, revision=revision)
     is_any_order = isinstance(config, AOGPTConfig)  # also the configuration of an encoder
     if not is_any_order and type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING:

@@ -81,7 +81,7 @@ class ScoringArguments(Options):
     released_subset: bool = option(
         False, "Score random orders only on the sequences that AO-GPT's released script scores (128, or all of PTB)."
     )
-    data_dir: str | None = option(None, "Folder with local files. By default, the Hub is used.", needs="datasets")
+    data_dir: str | None = option(None, "Folder with local copies of datasets; defaults to the Hub.", needs="datasets")
     split: str | None = option(None, "Split of all datasets. Defaults to that of published tables.", needs="datasets")
     sequence_length: int | None = option(
         None,
@@ -117,7 +117,8 @@ class ScoringArguments(Options):
             raise ValueError(f"Set either `text_file` or `datasets`, but not both ({given} set).")
         if self.released_subset and not self.is_published:
             raise ValueError(
-                "`released_subset` has no effect without `datasets` and `protocol='published'`. Set both, or remove it."
+                "`released_subset` has no effect without `datasets` and `protocol='published'`. Set these, or remove "
+                "`released_subset`."
             )
         for name, allowed in (("datasets", EVALUATION_SETS), ("measures", MEASURES)):
             for value in getattr(self, name):

@@ -162,7 +162,7 @@ def read_zero_shot_measurements(
 
 
 def _describe_split(name: str, results: dict[str, Any], measure: str) -> str:
-    """Return the split of a dataset, and how it was scored: for a benchmark, what differs from published results."""
+    """Return the split of a dataset, and how it was scored. For a benchmark, list differences from published scores."""
     dataset = results["datasets"][name]
     if name not in EVALUATION_SETS:
         precision, dtype = results["mixed_precision"][measure], results["arguments"]["dtype"]

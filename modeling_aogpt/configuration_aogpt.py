@@ -84,7 +84,7 @@ class AOGPTConfig(PreTrainedConfig):
             With other values of `target_injection`, the width is `hidden_size`.
         position_encoding (`str`, defaults to `"learned"`): `"learned"`: learned absolute position embeddings, as in
             the released models. `"rotary"`: if p is the target, attention queries are rotated by p - 1, and keys by the
-            position of the row's token. In left-to-right order, both are the position of the current token (Llama).
+            position of the row's token. In left-to-right order, both are the current token's position, as in Llama.
         rope_parameters (`dict`, *optional*): Rotary frequencies as in Transformers: `rope_type` (`"default"`,
             `"linear"`, `"dynamic"`, `"yarn"` or `"llama3"`), `rope_theta` (defaults to 10000.0) and the other
             parameters of this `rope_type`. `"dynamic"` gives the same frequencies as `"default"`, because it changes
@@ -92,14 +92,14 @@ class AOGPTConfig(PreTrainedConfig):
         no_rope_layers (`list[int]`, *optional*): Indices of layers without rotary positions, as in SmolLM3.
         norm (`str`, defaults to `"rmsnorm"`): Kind of all norms over `hidden_size`: `"rmsnorm"` or `"layernorm"`.
         norm_eps (`float`, defaults to 1e-5): Epsilon of all norms.
-        qk_norm (`bool`, defaults to `True`): Whether to apply an RMS norm to the attention queries and keys of heads.
+        qk_norm (`bool`, defaults to `True`): Whether to apply an RMS norm to the queries and keys of each head.
         attention_bias (`bool`, defaults to `True`): Whether the projections of queries, keys and values have biases.
         attention_output_bias (`bool`, defaults to `True`): Whether the output projection of attention has a bias.
         mlp_bias (`bool`, defaults to `True`): Whether the MLP has biases.
         norm_weight (`bool`, defaults to `True`): Whether norms over `hidden_size` have weights.
         norm_bias (`bool`, defaults to `True`): Whether layer norms have biases. They need `norm_weight=True`.
         lm_head_bias (`bool`, defaults to `True`): Whether the output head has a bias.
-        tie_word_embeddings (`bool`, defaults to `False`): Whether head and token table share their weights.
+        tie_word_embeddings (`bool`, defaults to `False`): Whether the output head and token embeddings share weights.
         hidden_act (`str`, defaults to `"gelu"`): Activation of the MLP, by its name in Transformers. `"gelu"` is the
             exact GELU, without the tanh approximation.
         initializer_range (`float`, defaults to 0.02): Standard deviation of the normal distribution from which weights

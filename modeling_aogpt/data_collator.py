@@ -104,7 +104,9 @@ class OrderDistribution:
             if (value := getattr(self, name)) is not None:
                 check_integer(name, value, int(name != "min_context"))
                 if self.orders != orders:
-                    raise ValueError(f"`{name}` has no effect without `orders={orders!r}`. Change one of them.")
+                    raise ValueError(
+                        f"`{name}` has no effect without `orders={orders!r}`. Set `orders`, or remove `{name}`."
+                    )
         if self.max_context is not None and (self.min_context or 0) > self.max_context:
             raise ValueError(
                 f"`min_context` ({self.min_context}) is more than `max_context` ({self.max_context}). Change one."
@@ -144,7 +146,7 @@ class OrderDistribution:
             given_context: Context (batch, width) given by the data. With `"context_first"`, a sample without given
                 context gets a random one, unless its order is left to right. With `"gaps_last"`, the positions outside
                 a given context are the gaps.
-            turns: Number (batch, width) of the turn of each position. In each turn, its own context comes first.
+            turns: Turn number (batch, width) of each position. Turns follow one another, each with its context first.
         """
         positions = torch.arange(width, device=samples.device)
         is_padding = positions >= lengths[:, None]

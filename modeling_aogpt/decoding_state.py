@@ -193,7 +193,10 @@ class DecodingState:
         return arranged
 
     def check_finite(self) -> None:
-        """Raise a `ValueError` if the log-probability of a token is not finite. The CPU waits for an accelerator."""
+        """Raise a `ValueError` if the log-probability of a token is not finite.
+
+        The CPU waits for an accelerator, so this check follows the last step instead of each step.
+        """
         if not torch.isfinite(self.token_logprobs).all():
             raise ValueError(
                 "The logits are not finite (NaN or infinity), so no token can be drawn. Check the weights, "
@@ -226,7 +229,7 @@ class DecodingState:
         self.reorder(key.argsort(dim=-1, stable=True))
 
     def end_after_eos(
-        self, eos: torch.LongTensor, pad_token_id: int, in_blocks: bool, may_end: torch.BoolTensor
+        self, eos_token_ids: torch.LongTensor, pad_token_id: int, in_blocks: bool, may_end: torch.BoolTensor
     ) -> None:
         """End sequences in `may_end` at a generated end-of-text token without masks before it. Pad the rest.
 
@@ -235,7 +238,7 @@ class DecodingState:
         its later tokens.
         """
         is_eos = self.ranks_between(self.num_given, self.num_context)
-        is_eos &= torch.isin(self.ids, to_device(eos, self.ids.device))
+        is_eos &= torch.isin(self.ids, to_device(eos_token_ids, self.ids.device))
         is_masked = self.ranks_between(self.num_context, self.ends)
         places = self.blocks if in_blocks else self.orders
         first_eos, first_masked = (  # first selected block or column; n if there is none

@@ -114,7 +114,7 @@ class AnyOrderGenerationMixin(GenerationMixin):
 
         Args:
             inputs (`torch.LongTensor` of shape `(batch, l)`, *optional*): Tokens, with `config.mask_token_id` at the
-                positions to fill in. Without `inputs`, whole sequences are generated. `input_ids` is the same argument.
+                positions to fill in. Without `inputs`, whole sequences are generated. Also accepted as `input_ids`.
             generation_config (`GenerationConfig`, *optional*): Settings to use instead of the model's own
                 `generation_config`.
             input_ids (`torch.LongTensor` of shape `(batch, l)`, *optional*): The same as `inputs`.
@@ -366,7 +366,7 @@ class AnyOrderGenerationMixin(GenerationMixin):
     def _prepare_inputs(
         self, inputs: torch.LongTensor | None, attention_mask: torch.Tensor | None, config: AnyOrderGenerationConfig
     ) -> tuple[torch.LongTensor, torch.BoolTensor]:
-        """Return ids (batch * num_return_sequences, n) with masks appended, and the result of `token_mask` for them."""
+        """Return ids (batch * num_return_sequences, n) with masks appended, and which are text (see `token_mask`)."""
         mask = self.config.mask_token_id
         if inputs is None:
             if attention_mask is not None:
@@ -422,7 +422,7 @@ class AnyOrderGenerationMixin(GenerationMixin):
         pretrained_model_name_or_path: str | None,
         **kwargs: object,
     ) -> None:
-        """Set `generation_config` in `from_pretrained`: to the given one or, if there is one, to that in the folder."""
+        """Set `generation_config` to the given one or, if any, that of the folder. Called by `from_pretrained`."""
         if generation_config is not None:
             self.generation_config = AnyOrderGenerationConfig.from_generation_config(generation_config)
         elif pretrained_model_name_or_path is not None:

@@ -463,7 +463,7 @@ def _describe_unsupported(name: str, value: object) -> str:
     if name in ("output_scores", "output_logits"):
         return (
             f"`generate` does not support `{name}={value!r}`. Set `return_dict_in_generate=True` to get "
-            "`token_logprobs`. For the logits of masked positions, call the model of AutoModelForMaskedLM."
+            "`token_logprobs`. For logits of masked positions, call the model that AutoModelForMaskedLM loads."
         )
     if name not in TRANSFORMERS_FIELDS and name not in signature(GenerationMixin.generate).parameters:
         known = (*FIELDS, *CALL_ARGUMENTS, *TRANSFORMERS_FIELDS)

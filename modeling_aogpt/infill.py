@@ -310,7 +310,7 @@ class AnyOrderInfillingMixin:
     def _start_search(
         self, segments: list[list[int]], lengths: list[int] | list[list[int]], padded_length: int | None
     ) -> LengthSearch:
-        """Return the search for lengths with which the text fits into the model and into `padded_length`."""
+        """Return a search over the `lengths` with which the text fits into the model and into `padded_length`."""
         num_gaps, num_tokens = len(segments) - 1, sum(map(len, segments)) - self._num_starts(segments)
         per_gap, longest = lengths if isinstance(lengths, list) else [], self.config.max_gap_length
         if all(map(is_integer, per_gap)):
@@ -527,7 +527,8 @@ def _encode_after(before: str, text: str, tokenizer: PreTrainedTokenizerBase) ->
         if has_context and not _has_unknown(start, tokenizer) and whole[: len(start)] == start and not is_lost:
             return whole[len(start) :]
     raise ValueError(
-        f"The tokenizer cannot encode {text!r} as a part of a text, only at the start of a text or word. Add a space."
+        f"The tokenizer cannot encode {text!r} as a part of a text, but only at the start of a text or word. Write a "
+        "space before it."
     )
 
 

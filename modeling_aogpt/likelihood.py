@@ -137,7 +137,7 @@ class AnyOrderLikelihoodMixin:
             orders (`torch.LongTensor` of shape `(batch, n)` or `str`, *optional*): A tensor of orders,
                 `"left_to_right"` or `"random"`. Defaults to `"left_to_right"`, or to `"random"` with `num_orders` above
                 1, `block_length` or `stride`. With `targets`, only their relative order matters.
-            num_orders (`int`, defaults to 1): Number of random orders K of each sequence to average over.
+            num_orders (`int`, defaults to 1): Number of random orders K, drawn for each sequence, to average over.
             block_length (`int`, *optional*): Predict contiguous blocks of this length one after another, from left to
                 right. `orders` applies within each block.
             stride (`int`, *optional*): Like `block_length`, but with strided blocks: first the positions 0, stride, 2
@@ -373,7 +373,7 @@ def prepare_steps(
     is_text = ~(is_padding | is_start)
     orders = group_orders(orders, (~is_text).long())
     steps = index_by_rank(steps, orders)
-    following = steps.flip(1).cummax(dim=1).values.flip(1)  # the last step at a rank or later
+    following = steps.flip(1).cummax(dim=1).values.flip(1)  # largest step from each rank on
     if (is_wrong := (steps[:, 1:] < steps[:, :-1]) & (following[:, 1:] >= 0)).any():
         sequence, rank = is_wrong.nonzero()[0].tolist()
         before, after = steps[sequence, rank : rank + 2].tolist()
@@ -515,7 +515,10 @@ def draw_stratified(
 def ensemble_gain_along_orders(
     scorer: RowScorer, orders: torch.LongTensor, scores: torch.Tensor, ensemble_size: int
 ) -> torch.Tensor:
-    """Return the ensemble gain (batch, n) at all ranks of `orders`, for which tokens have the log-probs `scores`."""
+    """Compute the ensemble gain (batch, n) at all ranks of `orders`, by rank.
+
+    `scores` (batch, n) are the log-probabilities of the tokens under these orders, by rank.
+    """
     num_tokens, gain = scorer.num_tokens, torch.zeros_like(scores)
     for rank in range(MIN_ENSEMBLE_CONTEXT, int(num_tokens.max())):
         num_context = torch.full_like(num_tokens, rank)

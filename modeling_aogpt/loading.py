@@ -31,7 +31,7 @@ def find_base(name_or_path: str | Path) -> str | None:
         raise ValueError(f"{path} has virtual tokens, which are not supported. Train another adapter, such as LoRA.")
     if (init := str(adapter.get("init_lora_weights"))).startswith("pissa_niter"):
         advice = "Save it again with PEFT's `path_initial_model_for_weight_conversion`."
-        raise ValueError(f"{path} needs a base model that {init} changed at random, and that is not saved. {advice}")
+        raise ValueError(f"{path} needs the base as init_lora_weights={init} changed it, which is not saved. {advice}")
     base, revision = adapter.get("base_model_name_or_path"), adapter.get("revision")
     if base and revision not in (None, "main") and not Path(base).is_dir():  # would load the newest revision
         advice = f"Download it, and set `base_model_name_or_path` in {ADAPTER} to its folder."
@@ -40,7 +40,10 @@ def find_base(name_or_path: str | Path) -> str | None:
 
 
 def read_any_config(name_or_path: str | Path, **options: Any) -> PreTrainedConfig:
-    """Return the configuration of a model or of the base of a LoRA adapter. Raise a `ValueError` if it is unusable."""
+    """Return the configuration of a model or, for a LoRA adapter, of its base model.
+
+    Raise a `ValueError` if there is none, or if it needs code of its own.
+    """
     name = find_base(name_or_path) or name_or_path
     try:
         return AutoConfig.from_pretrained(name, trust_remote_code=False, **options)

@@ -71,7 +71,7 @@ Rotation = tuple[torch.Tensor, torch.Tensor]  # cosines and sines (batch, 1, row
 # Largest number of logits in memory at a time. A matrix product is efficient on an accelerator if it has a few thousand
 # rows. With GPT-2's vocabulary, 2**28 logits are 5,000 rows, and take 1 GiB in float32.
 LOGITS_PER_CHUNK = {"cpu": 2**25, "accelerator": 2**28}
-# The vocabulary is padded to a multiple of this number. On an accelerator, products with an odd width are far slower.
+# The vocabulary is padded to a multiple of this: on accelerators, matrix products of odd width are far slower.
 WIDTH_MULTIPLE = {"cpu": 1, "accelerator": 64}
 
 # Largest number of rows for which a pass looks up modulations and rotations of all layers at once, and multiplies by
@@ -491,7 +491,7 @@ def head_loss(
         targets (`torch.LongTensor` of shape `(N,)`): Target id of each position.
         weights (`torch.Tensor` of shape `(N,)`): Weight of the loss of each position. The weights get no gradient.
         loss (`str`, defaults to `"cross_entropy"`): `"cross_entropy"` or `"score_entropy"`.
-        num_ids (`int`, *optional*): V, the number of ids: the first V outputs of the head. Defaults to all.
+        num_ids (`int`, *optional*): V. Only the first V outputs of the head are used. Defaults to all.
     """
     inputs = hidden_states, head.weight, head.bias
     if not torch.is_grad_enabled():  # `ctx.needs_input_grad` ignores `torch.no_grad`, so detach the inputs

@@ -153,7 +153,7 @@ class MDMEncoderModel(MDMEncoderPreTrainedModel, AOGPTStack):
             is_eager = self.config._attn_implementation == "eager"  # for eager attention, None would mean causal
             return torch.ones_like(input_ids[:1], dtype=torch.bool)[:, None, None] if is_eager else None
         is_token = mask != 0
-        # If a sequence contains only padding, its rows attend to all rows. Otherwise, gradients would be NaN.
+        # If a sequence contains only padding, its rows attend to all rows. Otherwise, they would yield NaN.
         return (is_token | ~is_token.any(dim=-1, keepdim=True))[:, None, None]
 
 

@@ -95,7 +95,7 @@ def check_even(name: str, value: object) -> None:
     """Raise a `ValueError` unless `value` is an even integer of at least 2."""
     check_integer(name, value, least=2)
     if value % 2:
-        raise ValueError(f"`{name}` must be even, but is {value}. The strata have two draws each. Use {value + 1}.")
+        raise ValueError(f"`{name}` must be even, but is {value}. The draws are made in pairs. Use {value + 1}.")
 
 
 def check_tensor(name: str, value: object) -> None:

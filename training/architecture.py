@@ -48,7 +48,7 @@ def add_architecture_keys(parser: argparse.ArgumentParser) -> None:
 
 
 def _parse_mapping(text: str) -> dict[str, Any]:
-    """Return the mapping that is written as JSON, or as YAML in braces."""
+    """Parse a mapping in JSON, or in YAML with braces."""
     try:
         value = yaml.safe_load(text)
     except yaml.YAMLError:

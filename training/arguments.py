@@ -95,7 +95,9 @@ class TrainingArguments(Options):
         "Fraction of sequences that are trained left to right, whatever `orders` is. Defaults to 0.1 for a decoder "
         "with random orders and without blocks, and to 0 otherwise.",
     )
-    final_left_to_right_fraction: float | None = option(None, "Value to which left_to_right_fraction changes linearly.")
+    final_left_to_right_fraction: float | None = option(
+        None, "If set, left_to_right_fraction changes linearly to this value."
+    )
     left_to_right_steps: int | None = option(
         None,
         "Step at which the fraction reaches final_left_to_right_fraction and stays. Defaults to 30 % of max_steps.",
@@ -151,7 +153,7 @@ class TrainingArguments(Options):
     early_stopping_patience: int | None = option(
         None, "Stop after this number of evaluations without a better one.", needs="keep_best", least=1
     )
-    num_samples: int = option(4, "Number of texts that each evaluation writes to output_dir/samples.", least=0)
+    num_samples: int = option(4, "Number of texts generated in each evaluation, for output_dir/samples.", least=0)
     tracker: Literal["tensorboard", "wandb", "trackio", "none"] = option(
         "tensorboard", "Experiment tracker; TensorBoard writes to output_dir."
     )

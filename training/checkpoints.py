@@ -60,7 +60,7 @@ class Checkpoint:
                     tensor.copy_(shard_like(file.get_tensor(name), tensor))
         except (SafetensorError, OSError, dcp.CheckpointException) as error:
             raise OSError(
-                f"{self.path} could not be read. Use a newer one if its run has removed it. (Cause: {_cause(error)})"
+                f"{self.path} could not be read. If its run has removed it, use a newer one. (Cause: {_cause(error)})"
             ) from error
 
 
@@ -138,7 +138,7 @@ class _FolderWriter(StorageWriter):
 
 
 def valid_checkpoints(folder: Path) -> Iterator[Checkpoint]:
-    """Yield the valid checkpoints of a run, newest first. Warn of damaged ones; if all are, raise an `OSError`."""
+    """Yield valid checkpoints of a run, newest first. Warn of damaged ones; if all are damaged, raise an `OSError`."""
     paths, damaged = checkpoints_in(folder), []
     for path in reversed(paths):
         try:

@@ -117,7 +117,7 @@ def _encode(text: str, tokenizer: PreTrainedTokenizerBase) -> dict[str, list[int
 
 
 def hash_code(module: ModuleType) -> str:
-    """Return hashes of the files of a module, and of the modules in its folder that it imports, in turn."""
+    """Return hashes of the file of a module and, recursively, of the files in its folder that it imports."""
     hashes, modules = {}, [module]
     for one in modules:
         file = str(getattr(one, "__file__", None))
@@ -219,8 +219,9 @@ class PolicyTraining(Pretraining):
         shown = [row[kept].tolist() for row, kept in zip(output.sequences.cpu(), is_shown, strict=True)]
         before = [[] if tokenizer.mask_token_id in row["input_ids"] else row["input_ids"] for row in rows]
         texts = [decode_after(*ids, tokenizer) for ids in zip(before, shown, strict=True)]
+        # The reward gets copies, because it may change its arguments.
         columns = {name: [deepcopy(row[name]) for row in rows] for name in rows[0] if name not in ("text", "input_ids")}
-        rewards = self.reward(prompts=[row["text"] for row in rows], completions=list(texts), **columns)  # of copies
+        rewards = self.reward(prompts=[row["text"] for row in rows], completions=list(texts), **columns)
         try:
             values = torch.as_tensor(rewards, dtype=torch.float64, device="cpu").detach()
         except Exception:  # of any kind, such as for None instead of a number

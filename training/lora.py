@@ -70,7 +70,7 @@ def quantization_options(training: TrainingArguments, dtype: torch.dtype) -> dic
 
 def saved_bytes(model: PreTrainedModel, training: TrainingArguments) -> int:
     """Return by how much quantization makes a model smaller, without the largest of its matrices, while it is used."""
-    if (bits := {"int8": 8, "nf4": 4.127}.get(training.quantization)) is None:  # with the scales of nf4
+    if (bits := {"int8": 8, "nf4": 4.127}.get(training.quantization)) is None:  # nf4 includes its scales
         return 0
     linear = [(name, module.weight) for name, module in model.named_modules() if isinstance(module, nn.Linear)]
     frozen = [weight for name, weight in linear if name != "lm_head" and not weight.requires_grad]

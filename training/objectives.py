@@ -193,7 +193,7 @@ class ScoreEntropyObjective(MaskedDiffusionObjective):
     """Denoising score entropy of SEDD (arXiv 2310.16834) with the absorbing graph and log-linear noise.
 
     A token is masked with probability 1 - e^-sigma(t) = (1 - eps) t (see `log_linear_noise`). The model's score of an
-    id estimates a ratio of probabilities: of the sequence with this id, to the sequence with the mask. Given the
+    id estimates the probability of the sequence with this id, divided by that of the sequence with the mask. Given the
     original text, this ratio is r = 1 / (e^sigma - 1) for the id of the original token, and 0 for all other ids. The
     model's score is r exp(logits - log V), for V ids of text. The loss of a position is
 

@@ -36,8 +36,8 @@ def changed_settings(saved: dict[str, Any], current: dict[str, Any]) -> dict[str
     defaults = to_settings(DEFAULTS, DataArguments(), TrainingArguments())
     saved, current = defaults | saved, defaults | current  # runs of earlier versions do not have all settings
     values = {key: (saved.get(key), current.get(key)) for key in sorted(saved.keys() | current.keys())}
-    scores = {"eval_sequences"} if current["keep_best"] else set()  # of other rows, they cannot be compared
-    return {key: pair for key, pair in values.items() if pair[0] != pair[1] and key not in WITHOUT_EFFECT - scores}
+    with_effect = {"eval_sequences"} if current["keep_best"] else set()  # scores of other rows are not comparable
+    return {key: pair for key, pair in values.items() if pair[0] != pair[1] and key not in WITHOUT_EFFECT - with_effect}
 
 
 def check_same_run(saved: dict[str, Any], current: dict[str, Any], place: Path) -> None:
@@ -144,6 +144,6 @@ def warn_of_versions(checkpoint: Checkpoint, now: dict[str, str]) -> None:
     saved = checkpoint.metadata["versions"]
     if changed := [f"{name} {saved[name]}, now {now.get(name)}" for name in saved if saved[name] != now.get(name)]:
         logger.warning(
-            "%s was written with other versions (%s). The results can differ from an uninterrupted run.",
+            "%s was written with other versions or precision (%s). The results can differ from an uninterrupted run.",
             *(checkpoint.path.name, "; ".join(changed)),
         )

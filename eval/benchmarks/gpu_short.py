@@ -159,7 +159,9 @@ def make_plan(size: str, end: float) -> Plan:
         names = UNMASKING[:1] if is_compiled else UNMASKING
         contenders |= {name: sample_any_order(model, name, unmasking=name) for name in names}
         if not is_compiled:
-            plan |= {f"step, batch {count}": partial(measure_step, model, count) for count in BATCH_SIZES}
+            plan |= {
+                f"step, batch {batch_size}": partial(measure_step, model, batch_size) for batch_size in BATCH_SIZES
+            }
         for batch_size, (name, contender) in product(BATCH_SIZES, contenders.items()):
             for steps in (FEW, MANY) if name == "encoder" else STEPS[:1] if is_compiled else STEPS:
                 function = partial(measure_generation, contender, 1 + is_compiled, batch_size, length, steps)

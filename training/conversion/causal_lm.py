@@ -123,14 +123,14 @@ def neutral_targets(blueprint: Blueprint) -> Tensors:
 def find_start_token(config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase, token: str | None) -> int:
     """Return the id of `token` or, if it is None, of the token that `tokenizer` puts before texts.
 
-    By default, it is beginning-of-text or, if there is none, end-of-text.
+    If the tokenizer puts none there, return that of beginning-of-text or, if there is none, of end-of-text.
     """
     if token is not None:
         if token not in tokenizer.get_vocab():
             raise ValueError(f"`start_token` must be in the vocabulary of the tokenizer, but is {token!r}.")
         return tokenizer.get_vocab()[token]
-    first, text = (tokenizer("a", add_special_tokens=added).input_ids[:1] for added in (True, False))
-    if first != text:
+    first, plain = (tokenizer("a", add_special_tokens=added).input_ids[:1] for added in (True, False))
+    if first != plain:
         return first[0]
     eos = config.eos_token_id[0] if isinstance(config.eos_token_id, list) else config.eos_token_id
     for token_id in (tokenizer.bos_token_id, config.bos_token_id, tokenizer.eos_token_id, eos):

@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 
 from .orders import Orders, group_orders
-from .validation import check_integer, check_number, find_tokens, is_integer
+from .validation import check_integer, check_number, find_tokens, is_integer, remove_token_types
 
 TrainingOrder = Literal["left_to_right", "random", "shared", "context_first", "gaps_last"]
 TRAINING_ORDERS = get_args(TrainingOrder)
@@ -438,6 +438,7 @@ def _read_feature(feature: Mapping[str, object], index: int) -> tuple[torch.Long
         )
     if "orders" in feature:
         raise ValueError(f"Feature {index} contains `orders`, but the collator draws them. Remove `orders`.")
+    remove_token_types(dict(feature))
     ids = torch.as_tensor(feature["input_ids"])
     labels, mask = feature.get("labels"), feature.get("attention_mask")
     labels = ids if labels is None else torch.as_tensor(labels)

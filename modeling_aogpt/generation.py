@@ -25,7 +25,16 @@ from .infill import encode_with_masks
 from .orders import group_orders, index_by_position, index_by_rank, token_positions
 from .sampling import UNSUPPORTED_PROCESSORS, TokenSampler, is_any_of, make_processors, make_warpers, reads_prefix
 from .unmasking import DRAFTS, SCORE_UNMASKING, ParallelSampler, SpeculativeSampler, make_rule
-from .validation import check_aligned, check_batch, check_mask_id, is_id, prepare_input_ids, start_mask, token_mask
+from .validation import (
+    check_aligned,
+    check_batch,
+    check_mask_id,
+    is_id,
+    prepare_input_ids,
+    remove_token_types,
+    start_mask,
+    token_mask,
+)
 
 logger = logging.get_logger(__name__)
 
@@ -160,7 +169,7 @@ class AnyOrderGenerationMixin(GenerationMixin):
         """
         if inputs is not None and input_ids is not None:
             raise ValueError("`inputs` and `input_ids` are two names of the same argument. Remove one of them.")
-        kwargs.pop("token_type_ids", None)  # some tokenizers return it, but the model has no use for it
+        remove_token_types(kwargs)
         inputs = inputs if input_ids is None else input_ids
         config = self.generation_config if generation_config is None else generation_config
         config = AnyOrderGenerationConfig.from_generation_config(config)

@@ -1104,6 +1104,7 @@ class AOGPTForAnyOrderLM(AOGPTWithHead, AnyOrderGenerationMixin, AnyOrderInfilli
             a sequence has probability 1, and no loss. The loss is the mean cross-entropy of the labels in nats, that
             is, Eq. 7 of the paper per token. The loss normalizes probabilities over all `config.vocab_size` ids.
             [`log_likelihood`] normalizes them over the ids of text. Hidden states, if requested, are indexed by rank.
+            The pipeline "feature-extraction" gives `logits`. Embeddings are the last of the requested hidden states.
 
         Raises:
             ValueError: If an id is out of range, a sequence is too long, or an order is not a permutation.

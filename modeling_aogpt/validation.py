@@ -11,17 +11,17 @@ from numbers import Integral, Real
 
 import torch
 from transformers import PreTrainedConfig, PreTrainedModel
-from transformers.utils import TransformersKwargs
+from transformers.utils import TransformersKwargs, logging
 
 from .devices import is_readable
 
-# Arguments that every `forward` must accept, because PEFT or the trainer, pipelines and tokenizers of Transformers may
-# pass them to any model.
-COMMON_FORWARD_ARGUMENTS = frozenset(
-    {
-        *("output_hidden_states", "output_attentions", "output_router_logits", "num_items_in_batch"),
-        *("token_type_ids", "return_dict", "use_cache", "tokenizer", "assistant_tokenizer"),
-    }
+logger = logging.get_logger(__name__)
+
+# Arguments that every `forward` must accept, because PEFT or the trainer and pipelines of Transformers may pass them to
+# any model.
+COMMON_FORWARD_ARGUMENTS = (
+    *("output_hidden_states", "output_attentions", "output_router_logits", "num_items_in_batch"),
+    *("return_dict", "use_cache", "tokenizer", "assistant_tokenizer"),
 )
 
 
@@ -46,13 +46,20 @@ def suggest(name: str, known: Iterable[str]) -> str:
     return f" Did you mean `{close[0]}`?" if close else ""
 
 
+def remove_token_types(arguments: dict[str, object]) -> None:
+    """Remove `token_type_ids`, which some tokenizers return. Warn if they mark a second text, which has no effect."""
+    types = arguments.pop("token_type_ids", None)
+    if types is not None and is_readable(types := torch.as_tensor(types)) and types.any():
+        logger.warning_once("`token_type_ids` have no effect: the model reads a pair of texts as one text.")
+
+
 def suggest_arguments(method: Callable) -> Callable:
     """Decorate a method so that its error for an unknown argument suggests the argument with the most similar name."""
     known = [name for name in inspect.signature(method).parameters if name != "self"]
 
     @functools.wraps(method)
     def wrapper(*arguments: object, **options: object) -> object:
-        options.pop("token_type_ids", None)  # some tokenizers return it, but the models have no use for it
+        remove_token_types(options)
         for name in options:
             if name not in known:
                 hint = " Use `generator=torch.Generator().manual_seed(0)`." if name == "seed" else suggest(name, known)
@@ -286,6 +293,7 @@ def prepare_labels(
 
 def check_forward_arguments(model: PreTrainedModel, arguments: dict[str, object]) -> None:
     """Raise a `ValueError` if `arguments` contains one that `forward` does not support."""
+    remove_token_types(arguments)
     for name, value in arguments.items():
         if value is None or name in COMMON_FORWARD_ARGUMENTS:
             continue

@@ -8,6 +8,7 @@ import pytest
 import torch
 from transformers import SuppressTokensLogitsProcessor
 
+from modeling_aogpt import DataCollatorForAnyOrderLM
 from tests.references import Enumeration, chi_square, conditional, cut_order, ragged_inputs, random_model, seeded
 
 pytestmark = pytest.mark.usefixtures("large_chunks")
@@ -160,6 +161,20 @@ def test_all_outputs_of_a_tokenizer_are_accepted() -> None:
     assert model.generate(**encoded, generator=seeded()).equal(model.generate(ids, generator=seeded()))
     encoded["input_ids"] = ids.clamp(max=10)
     assert model.log_likelihood(**encoded).log_likelihood.equal(model.log_likelihood(ids.clamp(max=10)).log_likelihood)
+
+
+@pytest.mark.parametrize("method", ["forward", "generate", "log_likelihood", "collator"])
+def test_token_types_of_a_pair_give_a_warning(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    messages: list[str] = []
+    monkeypatch.setattr("modeling_aogpt.validation.logger.warning_once", messages.append)
+    model, types = random_model(), [[0, 0, 1]]
+    pair = {"input_ids": torch.tensor([[1, 2, 3]]), "token_type_ids": torch.tensor(types)}
+    if method == "collator":
+        DataCollatorForAnyOrderLM()([{"input_ids": [1, 2, 3], "token_type_ids": types[0]}])
+    else:
+        getattr(model, method)(**pair, **({"max_new_tokens": 1} if method == "generate" else {}))
+    assert len(messages) == 1
+    assert "token_type_ids" in messages[0]
 
 
 def test_integers_of_all_types_are_accepted() -> None:

@@ -92,11 +92,7 @@ def load_data(arguments: DataArguments, start_token_id: int | None = None) -> Da
     if num_skipped := corpus.num_rows - train_facts["documents"] - validation_facts["documents"]:
         counts = num_skipped, corpus.num_rows
         logger.warning("%d of %d documents have no text, or are copies of held-out ones, and are skipped.", *counts)
-    facts |= {
-        "train": train_facts,
-        "skipped_documents": num_skipped,
-        "bytes_per_token": round(train_facts["bytes"] / train_facts["tokens"], 3),
-    }
+    facts |= {"train": train_facts, "skipped_documents": num_skipped}
     return Data(arguments, train, validation, tokenizer, facts)
 
 

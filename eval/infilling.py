@@ -384,7 +384,7 @@ def evaluate_run(folder: Path, gaps: list[Gap], options: InfillingArguments, jou
     sentinels = tokenizer.convert_tokens_to_ids(list(SENTINELS)) if has_sentinels else ()
     fillings = fill_in(Filler.of_model(model, name, options.max_length, sentinels), gaps, journal, str(folder))
     if options.file and journal.state.is_main_process:
-        samples = options.output_dir / "samples" / SEPARATOR.sub("-", str(folder)).strip("-")
+        samples = options.output_dir / "samples" / SEPARATOR.sub("--", str(folder)).strip("-")
         write_samples(fillings, gaps, tokenizer, samples)
     return evaluate(fillings, gaps, tokenizer)
 

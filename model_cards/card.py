@@ -96,7 +96,8 @@ def render_card(
         measurements: Results measured with these weights.
         length: Number of tokens in a training sequence. Defaults to the length of the longest sequence of the model.
         values: Other values of the template: `num_parameters` and `dtype` of the weights; `is_left_to_right`, whether
-            the model generates from left to right by default; and `pad_texts`, whether the code examples pad texts with
+            the model generates from left to right by default; `is_rounded`, whether `dtype` has less precision than the
+            measured weights, as in a merged adapter; and `pad_texts`, whether the code examples pad texts with
             end-of-text. A model that was trained on padded documents would otherwise continue the texts.
 
     Raises:

@@ -93,7 +93,9 @@ def describe_corpus(results: dict[str, Any]) -> str:
     corpus, name = results["corpus"], _join_names(results["arguments"]["corpus"])
     train, size = corpus["train"], "streamed"
     if "tokens" in train:
-        size = f"{train['documents']:,} documents, {train['tokens']:,} tokens ({train['bytes']:,} bytes)"
+        left_out = train.get("left_out_documents", 0)
+        left_out = f" ({left_out:,} of them too long, and left out)" if left_out else ""
+        size = f"{train['documents']:,} documents{left_out}, {train['tokens']:,} tokens"
     return f"{name}: {size}, {corpus['packing']}. Tokenizer: {remove_folders(corpus['tokenizer'])}."
 
 

@@ -701,3 +701,4 @@ def test_an_adapter_of_a_converted_model_is_merged_exported_and_published(
     stage(tmp_path / "run", "me/model", tmp_path / "repository", PublishArguments(license="mit"))
     published = AutoModel.from_pretrained(tmp_path / "repository").float()
     torch.testing.assert_close(published(ids).logits, expected)
+    assert "before they were rounded to bfloat16" in (tmp_path / "repository" / "README.md").read_text()

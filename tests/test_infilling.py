@@ -3,6 +3,7 @@ import gzip
 import json
 import math
 import re
+import shutil
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -343,6 +344,10 @@ def test_samples_of_a_file(coder: AOGPTForAnyOrderLM, tmp_path: Path, monkeypatc
     main(["model", "--file", "rows.jsonl.gz", "--max_length", "3", "--output_dir", "all"])
     lines = Path("all/samples/model/length-by-the-whole-text.jsonl").read_text().splitlines()
     assert [json.loads(line)["completion"] for line in lines] == solutions
+    for name in ("a/b", "a-b"):
+        shutil.copytree("model", name)
+    main(["a/b", "a-b", "--file", "rows.jsonl.gz", "--max_length", "3", "--output_dir", "two"])
+    assert len([*Path("two/samples").iterdir()]) == 2
 
 
 @pytest.mark.parametrize("spaces", [" ", "  ", "    "])

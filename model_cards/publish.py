@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from huggingface_hub import HfApi
+from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi
 from huggingface_hub.errors import HTTPError
 from huggingface_hub.utils import validate_repo_id
 from safetensors.torch import save_file
@@ -219,13 +219,11 @@ def push(folder: Path, repo_id: str, api: HfApi, private: bool = False) -> str:
             f"With `--private`, the repository must be private, but {repo_id} exists and is public. Make it private in "
             "its settings, choose another name, or remove `--private`."
         )
-    commit = api.upload_folder(
-        repo_id=repo_id,
-        folder_path=folder,
-        commit_message="Upload model",
-        delete_patterns="*",
-        parent_commit=repository.sha,  # the upload fails if there is a newer commit
-    )
+    files = {path.relative_to(folder).as_posix(): path for path in sorted(folder.rglob("*")) if path.is_file()}
+    old = {file.rfilename for file in repository.siblings} - files.keys() - {".gitattributes"}
+    # `upload_folder` can make several commits, of which a part may fail. If there is a newer commit, this one fails.
+    operations = [*map(CommitOperationDelete, sorted(old)), *map(CommitOperationAdd, files, files.values())]
+    commit = api.create_commit(repo_id, operations, commit_message="Upload model", parent_commit=repository.sha)
     return commit.commit_url
 
 

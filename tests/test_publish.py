@@ -63,8 +63,10 @@ def copied(staged: Path, tmp_path: Path) -> Path:
 def api(monkeypatch: pytest.MonkeyPatch) -> Mock:
     """Return a stand-in for the client of the Hub, with a public repository."""
     api = create_autospec(HfApi, instance=True)
-    api.repo_info.return_value = SimpleNamespace(private=False, sha="0" * 40)
-    api.upload_folder.return_value.commit_url = "https://huggingface.co/commit"
+    names = (".gitattributes", "README.md", "old/model.safetensors")
+    siblings = [SimpleNamespace(rfilename=name) for name in names]
+    api.repo_info.return_value = SimpleNamespace(private=False, sha="0" * 40, siblings=siblings)
+    api.create_commit.return_value.commit_url = "https://huggingface.co/commit"
     monkeypatch.setattr(publish, "HfApi", lambda: api)
     return api
 
@@ -464,16 +466,22 @@ def test_results_of_another_model_are_an_error(run: Path, staged: Path, tmp_path
 @pytest.mark.parametrize("private", [True, False])
 def test_a_push_replaces_all_files_unless_there_is_a_newer_commit(private: bool, tmp_path: Path, api: Mock) -> None:
     api.repo_info.return_value.private = private
+    for name in ("README.md", "additional/template.jinja"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(name)
     assert publish.push(tmp_path, NAME, api, private) == "https://huggingface.co/commit"
     api.create_repo.assert_called_once_with(NAME, private=private, exist_ok=True)
-    options = {"commit_message": "Upload model", "delete_patterns": "*", "parent_commit": "0" * 40}
-    api.upload_folder.assert_called_once_with(repo_id=NAME, folder_path=tmp_path, **options)
+    ((name, operations), options), *others = api.create_commit.call_args_list
+    assert (name, options, others) == (NAME, {"commit_message": "Upload model", "parent_commit": "0" * 40}, [])
+    files = {one.path_in_repo: getattr(one, "path_or_fileobj", None) for one in operations}
+    new = {name: str(tmp_path / name) for name in ("README.md", "additional/template.jinja")}
+    assert files == {"old/model.safetensors": None, **new}
 
 
 def test_a_private_push_to_a_public_repository_is_an_error(tmp_path: Path, api: Mock) -> None:
     with pytest.raises(ValueError, match="exists and is public"):
         publish.push(tmp_path, NAME, api, private=True)
-    api.upload_folder.assert_not_called()
+    api.create_commit.assert_not_called()
 
 
 # ------------------------------------------------------------------------------------------------------------ command
@@ -512,7 +520,9 @@ def test_without_push_nothing_is_sent(
 def test_push(run: Path, api: Mock, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(publish, "check", lambda folder: None)  # tested above
     uploaded = []
-    api.upload_folder.side_effect = lambda folder_path, **_: uploaded.extend(read_files(folder_path)) or Mock()
+    api.create_commit.side_effect = lambda _, operations, **__: (
+        uploaded.extend(one.path_in_repo for one in operations) or Mock()
+    )
     command(run, NAME, "--push")
     assert {"README.md", "model.safetensors"} <= set(uploaded)
 

@@ -68,7 +68,9 @@ def read_settings(options: argparse.Namespace) -> dict[str, Any]:
 
 def read_text(text: str) -> str:
     """Return `text`. If it is `-`, return standard input without a byte-order mark or a final line break."""
-    text = sys.stdin.read().removeprefix("\ufeff").removesuffix("\n").removesuffix("\r") if text == "-" else text
+    if text == "-":  # always UTF-8, as files are, whatever the locale
+        text = sys.stdin.buffer.read().decode(errors="surrogateescape").removeprefix("\ufeff")
+        text = text.removesuffix("\n").removesuffix("\r")
     if any("\ud800" <= character <= "\udfff" for character in text):  # a byte that Python could not decode
         raise ValueError("The text is not valid UTF-8. Convert it first, for instance with `iconv`.")
     return text

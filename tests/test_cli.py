@@ -47,7 +47,8 @@ def test_infill_reads_standard_input(
 ) -> None:
     settings = {"do_sample": False, "order": "confidence"}
     expected = tiny_model.infill("ab<mask>c", lengths=[1, 2, 3], tokenizer=tiny_tokenizer, **settings)
-    monkeypatch.setattr("sys.stdin", io.StringIO("\ufeffab<mask>c\r\n", newline=""))  # of Windows
+    data = io.BytesIO("\ufeffab<mask>c\r\n".encode())
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(data, encoding="latin-1"))  # of Windows
     options = ("--max_gap", "3", "--do_sample", "false", "--order", "confidence", "--json")
     output = json.loads(run(capsys, "infill", folder, *options))
     assert output["texts"] == expected.texts

@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 
 from .orders import Orders, group_orders
-from .validation import check_integer, check_number, find_tokens, is_integer, remove_token_types
+from .validation import check_integer, check_number, find_tokens, is_integer, logger, remove_token_types
 
 TrainingOrder = Literal["left_to_right", "random", "shared", "context_first", "gaps_last"]
 TRAINING_ORDERS = get_args(TrainingOrder)
@@ -441,6 +441,9 @@ def _read_feature(feature: Mapping[str, object], index: int) -> tuple[torch.Long
     remove_token_types(dict(feature))
     ids = torch.as_tensor(feature["input_ids"])
     labels, mask = feature.get("labels"), feature.get("attention_mask")
+    for name in ("assistant_masks", "completion_mask"):  # of Transformers and TRL
+        if labels is None and feature.get(name) is not None:
+            logger.warning_once(f"`{name}` has no effect: all tokens are learned. Pass `labels`, with -100 at prompts.")
     labels = ids if labels is None else torch.as_tensor(labels)
     mask = torch.ones_like(ids) if mask is None else torch.as_tensor(mask)
     if ids.dim() != 1 or ids.shape != labels.shape or ids.shape != mask.shape:

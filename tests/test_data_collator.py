@@ -166,6 +166,17 @@ def test_values_that_are_not_allowed_are_errors(arguments: dict, samples: list[d
         DataCollatorForAnyOrderLM(**arguments)(samples)
 
 
+@pytest.mark.parametrize("mask", ["assistant_masks", "completion_mask"])
+def test_a_mask_of_answers_without_labels_gives_a_warning(mask: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    messages: list[str] = []
+    monkeypatch.setattr("modeling_aogpt.validation.logger.warning_once", messages.append)
+    DataCollatorForAnyOrderLM()([{"input_ids": [1, 2], "labels": [-100, 2], mask: [0, 1]}])
+    assert not messages
+    DataCollatorForAnyOrderLM()([{"input_ids": [1, 2], mask: [0, 1]}])
+    assert len(messages) == 1
+    assert mask in messages[0]
+
+
 def test_features_that_are_none_are_absent() -> None:
     names = ("labels", "attention_mask", "order_seed")
     collator = DataCollatorForAnyOrderLM(seed=np.int64(1))

@@ -102,7 +102,8 @@ def run_generate(options: argparse.Namespace) -> None:
     text, settings = read_text(options.prompt), read_settings(options)
     ids = model.encode_text(text, tokenizer) if text else None
     has_masks = ids is not None and bool((ids == model.config.mask_token_id).any())
-    if not has_masks and not {"max_length", "max_new_tokens"} & settings.keys():
+    limits = {"max_length", "max_new_tokens"}
+    if not has_masks and not limits & settings.keys() and not any(getattr(model.generation_config, n) for n in limits):
         settings["max_length"] = model.config.max_position_embeddings
     sequences = model.generate(ids, generator=make_generator(options), **settings)
     texts = tokenizer.batch_decode(sequences, skip_special_tokens=True)

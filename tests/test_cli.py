@@ -38,6 +38,18 @@ def test_generate_continues_fills_in_and_writes_text(
     assert json.loads(output) == {"texts": tiny_tokenizer.batch_decode(expected, skip_special_tokens=True)}
 
 
+@pytest.mark.parametrize("limit", [{"max_length": 5}, {"max_new_tokens": 3}])
+def test_the_length_in_the_settings_of_the_model_is_used(
+    folder: str, tiny_tokenizer: PreTrainedTokenizerFast, limit: dict[str, int], capsys: pytest.CaptureFixture
+) -> None:
+    model = AOGPTForAnyOrderLM.from_pretrained(folder)
+    model.generation_config.update(**limit, do_sample=False, stop_at_eos=False)
+    model.save_pretrained(folder)
+    expected = model.generate(torch.tensor([[0, 1]]))
+    assert expected.shape == (1, 5)
+    assert run(capsys, "generate", folder, "ab") == f"{tiny_tokenizer.decode(expected[0], skip_special_tokens=True)}\n"
+
+
 def test_infill_reads_standard_input(
     folder: str,
     tiny_model: AOGPTForAnyOrderLM,

@@ -112,7 +112,8 @@ class AnyOrderLM(LM):
 
     The model reads the whole context in `context_order`, and then predicts the completion in `completion_order`. With
     random orders, the log-likelihood is averaged over `num_orders` orders. The average is a lower bound on the log of
-    the mean likelihood. Text is generated from left to right. [`HarnessArguments`] describes the arguments.
+    the mean likelihood. Whether a completion is greedy is decided in one order. Text is generated from left to right.
+    [`HarnessArguments`] describes the arguments.
     """
 
     def __init__(self, pretrained: str, **kwargs: object) -> None:

@@ -284,7 +284,8 @@ class DataCollatorForAnyOrderLM(OrderDistribution):
     * `attention_mask` (optional): 0 at padding. The collator removes this padding.
     * `order_seed` (optional): an integer, such as the index of the sample. The order is then a function of `seed` and
       `order_seed`. Without an `order_seed`, the order comes from a random stream that is different in each process and
-      worker. Give one to evaluation data, so that each evaluation has the same orders.
+      worker, and begins again when the `Trainer` resumes a run, which then differs from an uninterrupted one. Give one
+      to evaluation data, so that each evaluation has the same orders.
     * `left_to_right_fraction` (optional): replaces the argument of the same name for this sequence. With it, the
       fraction can change during training.
     * `in_turns` (optional): whether each part of the context is read just before the tokens that follow it, as in a

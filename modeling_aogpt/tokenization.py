@@ -127,7 +127,8 @@ def include_space_in_mask(tokenizer: PreTrainedTokenizerBase) -> PreTrainedToken
         steps.append(_replace_start(mask, words["replacement"], unless=f"[ {words['replacement']}]"))
     elif words.get("type") == "ByteLevel" and words["add_prefix_space"]:
         words["add_prefix_space"] = False
-        steps.append(_replace_start(mask, " ", unless=" "))
+        surplus = {"Regex": rf"\A (?= |{re.escape(mask)})"}  # an insertion of width 0 makes byte-level encoding panic
+        steps += [{"type": "Prepend", "prepend": " "}, {"type": "Replace", "pattern": surplus, "content": ""}]
     # The library keeps old options of a token that is added again, so the options are changed here.
     tokens = [
         token | {"lstrip": False, "rstrip": False, "normalized": True} if token["content"] == mask else token

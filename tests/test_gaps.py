@@ -138,6 +138,18 @@ def test_an_added_word_stays_a_token(tmp_path: Path) -> None:
     assert [load_tokenizer(tmp_path)(text).input_ids for text in texts] == expected
 
 
+def test_a_space_before_each_text_is_not_put_after_masks(tmp_path: Path) -> None:
+    """Byte-level tokenizers with `add_prefix_space`, such as BART's."""
+    backend, texts = train_tokenizer(["I saw"] * 9, 260).backend_tokenizer, ["I saw", " I", "\nI", "  I", ""]
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="<|endoftext|>")
+    expected = [tokenizer(text).input_ids for text in texts]
+    tokenizer.save_pretrained(tmp_path)
+    loaded = load_tokenizer(tmp_path)
+    assert [loaded(text).input_ids for text in texts] == expected
+    assert loaded.decode(loaded("I<|mask|>saw <|mask|> (<|mask|>)").input_ids) == " I<|mask|>saw<|mask|> (<|mask|>)"
+
+
 def test_a_class_that_drops_spaces_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     warnings = []
     monkeypatch.setattr("modeling_aogpt.tokenization.logger.warning", warnings.append)

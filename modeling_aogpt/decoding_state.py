@@ -133,8 +133,9 @@ class DecodingState:
         self.num_forward_passes = self.num_rows = 0
         self._is_compiled = is_compiled(model.model)
         can_be_recorded = ids.numel() <= MAX_RECORDED_SLOTS and can_record(model.model, ids.device)
-        recordings = Recordings(model.model, ids.device, self.num_calls_before_recording)
-        self._recordings = recordings if can_be_recorded else None
+        self._recordings: Recordings | None = None
+        if can_be_recorded:
+            self._recordings = Recordings(model.model, ids.device, self.num_calls_before_recording)
         self.expects_recordings = False  # becomes True if many passes are expected and can be recorded
         # Tables of the adaLN modulations of all positions. Computing them takes at most as long as one full pass.
         num_targets = min(ids.shape[1], model.config.max_position_embeddings)  # a start token needs no position

@@ -1021,7 +1021,9 @@ class AOGPTWithHead(AOGPTPreTrainedModel):
                     "random_replace_prob=0."
                 )
         loss = None if labels is None else self.compute_loss(logits, labels, **kwargs)
-        return MaskedLMOutput(loss, logits, output.hidden_states, output.attentions)
+        return MaskedLMOutput(
+            loss=loss, logits=logits, hidden_states=output.hidden_states, attentions=output.attentions
+        )
 
 
 class AOGPTForAnyOrderLM(AOGPTWithHead, AnyOrderGenerationMixin, AnyOrderInfillingMixin, AnyOrderLikelihoodMixin):
@@ -1130,7 +1132,9 @@ class AOGPTForAnyOrderLM(AOGPTWithHead, AnyOrderGenerationMixin, AnyOrderInfilli
                 is_start = start_mask(self.config, input_ids, attention_mask)
                 logits.masked_fill_(is_start[..., None], torch.finfo(logits.dtype).min)
                 logits[..., start].masked_fill_(is_start, 0.0)
-        return MaskedLMOutput(loss, logits, output.hidden_states, output.attentions)
+        return MaskedLMOutput(
+            loss=loss, logits=logits, hidden_states=output.hidden_states, attentions=output.attentions
+        )
 
 
 class AOGPTForMaskedLM(AOGPTWithHead):
@@ -1289,7 +1293,8 @@ class AOGPTForCausalLM(AOGPTWithHead, CausalGenerationMixin):
         hidden_states = output.hidden_states and tuple(
             None if states is None else states[:, -length:] for states in output.hidden_states
         )
-        return CausalLMOutputWithPast(loss, logits, cache, hidden_states, output.attentions)
+        states = {CACHE_NAME: cache, "hidden_states": hidden_states, "attentions": output.attentions}
+        return CausalLMOutputWithPast(loss=loss, logits=logits, **states)
 
 
 # With `label_smoothing_factor`, the `Trainer` shifts the labels only for the classes in this table.

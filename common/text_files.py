@@ -28,7 +28,7 @@ from common.splitting import BYTE_ORDER_MARK
 
 logger = logging.getLogger(__name__)
 
-COMPRESSED = (".xz", ".gz", ".bz2", ".zst")
+COMPRESSED = (".xz", ".gz", ".bz2", ".zst", ".zip")
 # Kinds of files by suffix. All other files are text.
 KINDS = {".json": "json", ".jsonl": "json", ".ndjson": "json", ".csv": "csv", ".tsv": "tsv", ".parquet": "parquet"}
 # A name with one of these suffixes is the name of a file.

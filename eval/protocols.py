@@ -110,8 +110,8 @@ EVALUATION_SETS = {
 def load_texts(name: str, data_dir: str | None = None, split: str | None = None) -> Dataset:
     """Load a dataset of `EVALUATION_SETS`, and return its detokenized documents in the column `text`.
 
-    By default, it is loaded from the Hub. The files in `data_dir` may be compressed (.xz, .gz, .bz2, .zst). `split` is
-    `"train"`, `"validation"` or `"test"`, by default that of the published tables.
+    By default, it is loaded from the Hub. The files in `data_dir` may be compressed (.xz, .gz, .bz2, .zst, .zip).
+    `split` is `"train"`, `"validation"` or `"test"`, by default that of the published tables.
     """
     check_choice("name", name, EVALUATION_SETS)
     data_set = EVALUATION_SETS[name]

@@ -61,7 +61,7 @@ class ScoringArguments(Options):
     """Options of eval/zero_shot.py."""
 
     text_file: list[str] = option(
-        [], "Text, JSONL, CSV or Parquet files, which may be compressed (.xz, .gz, .bz2, .zst), or glob patterns."
+        [], "Text, JSONL, CSV or Parquet files, which may be compressed (.xz, .gz, .bz2, .zst, .zip), or glob patterns."
     )
     text_column: str = option("text", "Column of the documents in JSONL, CSV and Parquet files.", needs="text_file")
     sample_by: SampleBy = option(

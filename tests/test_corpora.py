@@ -126,6 +126,13 @@ def test_json_that_is_read_as_text_gives_a_warning(name: str, tmp_path: Path, ca
     assert f"{name}: the first line is JSON" in caplog.text
 
 
+def test_zipped_tables_and_rows_are_read_as_such(tmp_path: Path) -> None:
+    for name, content in (("a.csv", 'text\n"one, two"\n'), ("a.jsonl", '{"text": "one, two"}\n')):
+        with zipfile.ZipFile(path := tmp_path / f"{name}.zip", "w") as file:
+            file.writestr(name, content)
+        assert read_both_ways(path) == ["one, two"]
+
+
 def test_names_of_files_are_not_patterns(tmp_path: Path) -> None:
     (tmp_path / "set [1]").mkdir()
     for suffix, content in ((".txt", "one\n"), (".jsonl", '{"text": "one"}\n')):

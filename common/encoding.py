@@ -60,7 +60,13 @@ def encode_documents(
     )
     chunks = encoded.data.column("input_ids").chunks[:8]  # thousands of texts; reading all may take minutes
     warn_of_unknown((chunk.flatten().to_numpy() for chunk in chunks), tokenizer)
-    text = (texts[0]["text"] or "")[:200] if len(texts) else ""
+    text = (texts[0]["text"] or "") if len(texts) else ""
+    special = {token.content for token in tokenizer.added_tokens_decoder.values() if token.special}
+    special = special - {tokenizer.unk_token} | {tokenizer.eos_token}  # WikiText contains the name "<unk>"
+    if found := sorted(name for name in special if name in text[:200] + text[-200:]):
+        names = "Names of special tokens in documents, such as %s, are read as ordinary text."
+        logger.warning(f"{names} Remove them. Use `messages`, or `prompt` and `completion`, for chats.", found[0])
+    text = text[:200]
     decoded = tokenizer.decode(tokenizer(text, add_special_tokens=False, split_special_tokens=True)["input_ids"])
     if text.islower() != decoded.islower():
         logger.warning("The tokenizer changes %r to %r, so bits per byte are too low. Use another one.", text, decoded)

@@ -25,6 +25,7 @@ from common.encoding import split_context
 from common.packing import PackedRows
 from common.text_files import keep_text
 from common.tokenizers import train_tokenizer
+from tests.tokenizers_of_all_kinds import llama
 
 pytestmark = pytest.mark.usefixtures("datasets_cache")
 
@@ -217,6 +218,20 @@ def test_special_tokens_in_a_text_are_encoded_as_text(arguments: DataArguments) 
         assert data.tokenizer.mask_token_id not in ids
         text = ids[: ids.index(data.tokenizer.eos_token_id)]
         assert data.tokenizer.decode(text).endswith(spelt)
+
+
+@pytest.mark.parametrize("name", ["<s>", "</s>", "<unk>"])
+def test_names_of_special_tokens_in_a_text_give_a_warning(
+    arguments: DataArguments, tmp_path: Path, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    llama().save_pretrained(tmp_path / "tokenizer")
+    arguments.tokenizer = str(tmp_path / "tokenizer")
+    load_data(arguments)
+    assert "special" not in caplog.text
+    Path(arguments.corpus[0]).write_text("\n".join(line * 99 + name for line in LINES))
+    load_data(arguments)
+    message = f"Names of special tokens in documents, such as {name}, are read as ordinary text. Remove them."
+    assert (message in caplog.text) == (name != "<unk>")
 
 
 def test_tokenizer_in_a_folder(arguments: DataArguments, tmp_path: Path) -> None:

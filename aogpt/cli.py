@@ -49,14 +49,14 @@ def add_model_options(parser: Parser) -> None:
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu", help="default: %(default)s")
 
 
-def add_settings(parser: Parser, has_gaps: bool) -> None:
-    """Add an option for each field of `AnyOrderGenerationConfig`, and the options of `infill`."""
+def add_settings(parser: Parser, has_gaps: bool, *unused: str) -> None:
+    """Add an option for each field of `AnyOrderGenerationConfig` but the `unused`, and the options of `infill`."""
     if has_gaps:
         parser.add_argument("--max_gap", type=int, help="longest gap, in tokens; default: as in training, or 8")
         parser.add_argument("--padded_length", type=int, help="for a model that was trained on padded documents")
     group = parser.add_argument_group("settings of generate", "AnyOrderGenerationConfig and docs/generation.md explain")
     for name in FIELDS:
-        if name not in ("return_dict_in_generate", "output_history"):  # they change the type of the output
+        if name not in ("return_dict_in_generate", "output_history", *unused):  # the first two change the output
             group.add_argument(f"--{name}", type=read_value, metavar="VALUE")
 
 
@@ -221,7 +221,7 @@ def make_parser() -> Parser:
     command.add_argument("--api_key", help="key that requests must have; default: $AOGPT_API_KEY, or none")
     command.add_argument("--max_batch", type=int, default=32, help="texts to generate at once; default: %(default)s")
     command.add_argument("--max_queue", type=int, default=64, help="requests that may wait; default: %(default)s")
-    add_settings(command, has_gaps=True)
+    add_settings(command, True, "max_length", "max_new_tokens", "num_return_sequences")  # requests set them
     return parser
 
 

@@ -127,6 +127,7 @@ def test_special_tokens_count_as_one_byte(
         (("infill", "{folder}", "a<mask>c", "--suppress_tokens", "[1"), "suppress_tokens"),
         (("generate", "{folder}", "--max_new", "1"), None),
         (("infill", "{folder}", "--max_gap", "a"), None),
+        *((("serve", "{nowhere}", name, "4"), None) for name in ("--max_new_tokens", "--num_return_sequences")),
         ((), None),
     ],
 )

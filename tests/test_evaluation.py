@@ -82,6 +82,17 @@ def test_samples_of_a_shared_order_have_the_order_of_the_training(
     assert torch.equal(draw_sample_orders(2, orders="shared", seed=3), expected)
 
 
+def test_bits_per_byte_include_marked_context(tiny_model: AOGPTForAnyOrderLM) -> None:
+    columns = {"input_ids": [[1, 2, 3, 4, 5, 6]] * 2, "num_bytes": [9] * 2}
+    marked = Dataset.from_dict(columns | {"labels": [[-100, -100, -100, 4, 5, 6]] * 2})
+    scores = [
+        evaluate(tiny_model, rows, TrainingArguments(), Accelerator(cpu=True))
+        for rows in (marked, Dataset.from_dict(columns))
+    ]
+    assert [one.pop("seconds") >= 0 for one in scores] == [True, True]
+    assert scores[0] == scores[1]
+
+
 def test_bits_per_byte_of_an_encoder(monkeypatch: pytest.MonkeyPatch) -> None:
     """With a head of zeros, each of the 11 ids has the same probability. Masked positions are random."""
     model = random_encoder()

@@ -66,7 +66,8 @@ def _decoder_nats(model: AOGPTForAnyOrderLM, rows: dict[str, list], numbers: lis
 
     In examples, these are the nats of the answers, given the context.
     """
-    has_examples = "in_turns" in rows
+    if not (has_examples := "in_turns" in rows):
+        rows = {"input_ids": rows["input_ids"]}  # without labels, because marked context is scored, too
     features = [dict(zip(rows, row, strict=True)) for row in zip(*rows.values(), strict=True)]
     features = [feature | {"order_seed": number} for feature, number in zip(features, numbers, strict=True)]
     nats = []

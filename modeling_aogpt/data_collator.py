@@ -131,6 +131,7 @@ class OrderDistribution:
         width: int,
         fractions: torch.Tensor | None = None,
         given_context: torch.BoolTensor | None = None,
+        has_given: torch.BoolTensor | None = None,
         turns: torch.LongTensor | None = None,
     ) -> tuple[torch.LongTensor, torch.BoolTensor]:
         """Return the order (batch, width) of each sample, and a boolean mask (batch, width) of its context.
@@ -143,9 +144,9 @@ class OrderDistribution:
             lengths: Number (batch,) of tokens of each sample. Later positions are padding.
             width: Number of positions.
             fractions: Probability (batch, 1) of the left-to-right order. Defaults to `left_to_right_fraction`.
-            given_context: Context (batch, width) given by the data. With `"context_first"`, a sample without given
-                context gets a random one, unless its order is left to right. With `"gaps_last"`, the positions outside
-                a given context are the gaps.
+            given_context: Context (batch, width) given by the data. With `"gaps_last"`, the other positions are gaps.
+            has_given: Whether (batch, 1) the context of a sample is given; it may be empty. With `"context_first"`,
+                other samples get a random one, unless their order is left to right.
             turns: Turn number (batch, width) of each position. Turns follow one another, each with its context first.
         """
         positions = torch.arange(width, device=samples.device)
@@ -159,7 +160,6 @@ class OrderDistribution:
             ranks = keys.masked_fill(is_padding, LAST_KEY).argsort(dim=-1, stable=True).argsort(dim=-1)
             is_context = ranks < num_context[:, None]
         if given_context is not None:
-            has_given = given_context.any(dim=1, keepdim=True)
             is_context = torch.where(has_given, given_context, is_context)
             keys = torch.where(has_given & (self.orders == "gaps_last"), positions, keys)
         keys = torch.where(is_left_to_right, positions, keys)
@@ -290,6 +290,7 @@ class DataCollatorForAnyOrderLM(OrderDistribution):
       fraction can change during training.
     * `in_turns` (optional): whether each part of the context is read just before the tokens that follow it, as in a
       chat. Otherwise, the whole context is read first, so the text after a gap is read before the gap is filled in.
+      With this key, the labels give the context, even if it is empty.
 
     Pass `remove_unused_columns=False` to `TrainingArguments`. Otherwise, the `Trainer` removes the last three keys.
 
@@ -379,9 +380,11 @@ class DataCollatorForAnyOrderLM(OrderDistribution):
         padded_labels = _pad(labels, width, -100)
         num_tokens = torch.tensor(lengths)
         is_token = torch.arange(width) < num_tokens[:, None]
-        is_given = turns = None
+        is_given = has_given = turns = None
         if self.orders in ("context_first", "gaps_last"):
             is_given = is_token & (padded_labels == -100)
+            is_example = torch.tensor([["in_turns" in feature] for feature in features])
+            has_given = is_example | is_given.any(dim=1, keepdim=True)
             in_turns = torch.tensor([bool(feature.get("in_turns", False)) for feature in features])
             is_start = is_given & ~F.pad(is_given[:, :-1], (1, 0))
             turns = is_start.cumsum(dim=1) * in_turns[:, None]
@@ -391,19 +394,19 @@ class DataCollatorForAnyOrderLM(OrderDistribution):
         if self.start_token_id is not None:
             is_start_token[:, 0] = batch["input_ids"][:, 0] == self.start_token_id
         if self.max_gap_length is None:
-            drawn = self.draw(self.seed, samples, num_tokens, width, fractions, is_given, turns)
+            drawn = self.draw(self.seed, samples, num_tokens, width, fractions, is_given, has_given, turns)
             batch |= {"orders": drawn[0], "labels": padded_labels.masked_fill(drawn[1], -100)}
         elif turns.any():
             raise ValueError("`max_gap_length` cannot be combined with `in_turns`. Remove one of them.")
         else:
-            streams, is_example = make_streams(self.seed, samples), is_given.any(dim=1, keepdim=True)
+            streams = make_streams(self.seed, samples)
             choice = to_uniform(draw_integers(streams, 1))
-            has_gaps = choice >= fractions + RANDOM_FRACTION * ~is_example * (1 - fractions)
+            has_gaps = choice >= fractions + RANDOM_FRACTION * ~has_given * (1 - fractions)
             may_be_missing, is_end = is_token & ~is_given & ~is_start_token, batch["input_ids"] == self.eos_token_id
-            if (may_be_missing & is_end & is_example).any():
+            if (may_be_missing & is_end & has_given).any():
                 raise ValueError("A gap of a feature has `eos_token_id` as a label. Give the label -100 to this token.")
             may_be_missing &= ~is_end
-            gaps = draw_slots(streams, num_tokens, may_be_missing & has_gaps, self.max_gap_length, is_example)
+            gaps = draw_slots(streams, num_tokens, may_be_missing & has_gaps, self.max_gap_length, has_given)
             batch = insert_slots(batch["input_ids"], padded_labels, num_tokens, *gaps, self.eos_token_id)
             others, _ = OrderDistribution().draw(self.seed, samples, num_tokens, width, fractions)
             batch["orders"] = torch.where(has_gaps, batch["orders"], others)

@@ -76,6 +76,12 @@ def test_labels_change_with_the_orders() -> None:
     assert torch.equal(last["labels"], last["input_ids"])
 
 
+def test_documents_without_marks_have_no_context() -> None:
+    row = {"input_ids": [5] * LENGTH, "labels": [5] * LENGTH}
+    batch = order_draws(orders="context_first")([row | {"order_seed": sample} for sample in range(8)])
+    assert torch.equal(batch["labels"], batch["input_ids"])
+
+
 def test_the_fraction_of_left_to_right_sequences_may_decrease() -> None:
     draws = order_draws(left_to_right_fraction=1.0, final_left_to_right_fraction=0.0)
     first, last = (draws(features(range(8 * step, 8 * step + 8)))["orders"] for step in (0, 100))

@@ -277,7 +277,13 @@ def test_answers_follow_their_context() -> None:
         assert order[:3] == [0, 1, 4]
         assert {*order[3:7]} == {2, 3, 5, 6}
     assert len({tuple(draw(chat, True, seed, orders="context_first")) for seed in range(20)}) == 4
-    assert draw([7] * 9, False, 0, orders="gaps_last") == draw([7] * 9, True, 0, orders="gaps_last")
+
+
+@pytest.mark.parametrize("in_turns", [False, True])
+def test_an_example_may_have_no_context(in_turns: bool) -> None:
+    for seed in range(5):
+        assert draw([7] * 9, in_turns, seed, orders="gaps_last") == list(range(9))
+        draw([7] * 9, in_turns, seed, orders="context_first")  # checks that all tokens have labels
 
 
 # ------------------------------------------------------------------------------------------------------------ data

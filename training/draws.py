@@ -46,6 +46,8 @@ class OrderDraws:
     def __call__(self, features: Sequence[Mapping[str, object]]) -> dict[str, torch.Tensor]:
         """Return arguments of `AnyOrderObjective`. Features have `input_ids` and `order_seed`, the sample number."""
         training, final = self.training, self.training.final_left_to_right_fraction
+        if "labels" in features[0]:  # they give the context, even if nothing is marked
+            features = [{"in_turns": False, **feature} for feature in features]
         if final is not None:
             samples = _sample_numbers(features)
             progress = samples // training.batch_size / training.left_to_right_steps

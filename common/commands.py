@@ -77,6 +77,10 @@ class Parser(HfArgumentParser):
 
     def parse(self, argv: Sequence[str]) -> tuple[Any, ...]:
         """Parse `argv`. Return the dataclasses and, if `add_argument` was called, a namespace of added arguments."""
+        names = [text.partition("=")[0] for text in argv if text.startswith("--")]
+        lists = [name for name, action in self._option_string_actions.items() if action.nargs in ("+", "*")]
+        if repeated := [name for name in lists if names.count(name) > 1]:  # the first values would be lost
+            self.error(f"{repeated[0]} is given twice. Give it once, with all its values.")
         *parsed, unknown = self.parse_args_into_dataclasses(argv, return_remaining_strings=True)
         if unknown:
             self.error(f"unrecognized arguments: {' '.join(unknown)}")

@@ -198,6 +198,8 @@ def test_a_repeated_key_is_an_error(config: Path) -> None:
         parse_arguments([str(config)])
     with pytest.raises(ValueError, match="'a' twice"):
         parse_arguments(add_lines(config, "seed: [{a: 1, a: 2}]"))
+    with pytest.raises(ValueError, match="`corpus` is given twice"):
+        parse_arguments([*add_lines(config, "seed: 1"), "--corpus", "a.txt", "--corpus=b.txt"])
 
 
 @pytest.mark.parametrize(

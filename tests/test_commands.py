@@ -87,6 +87,12 @@ def test_numbers_within_their_bounds_are_accepted() -> None:
     assert Sizes().sizes == [4, 8]  # the default is copied
 
 
+def test_repeated_options_are_errors(capsys: pytest.CaptureFixture) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        Parser(Sizes).parse(["--sizes", "1", "--sizes=2"])
+    assert "--sizes is given twice" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("kind", [ValueError, FileNotFoundError])
 def test_errors_are_reported_in_one_line(kind: type[Exception]) -> None:
     @one_line_errors()

@@ -2,7 +2,7 @@
 """Settings of a run. They are read from a YAML file, and `--key value` on the command line overrides them."""
 
 import json
-from collections.abc import Container, Iterable
+from collections.abc import Iterable
 from dataclasses import fields
 from pathlib import Path
 
@@ -79,8 +79,11 @@ def parse_keys(
     return vars(namespace), data, training, set(settings)
 
 
-def _read_options(options: list[str], known: Container[str]) -> dict[str, str | list[str] | None]:
-    """Return the values of options: None for `--KEY null`, and false for `--no_KEY`. The last option counts."""
+def _read_options(options: list[str], known: dict[str, bool]) -> dict[str, str | list[str] | None]:
+    """Return the values of options: None for `--KEY null`, and false for `--no_KEY`.
+
+    The last option counts. A list that is given twice is a `ValueError`, because the first values would be lost.
+    """
     if options and not options[0].startswith("--"):  # the value would become part of a list of the YAML file
         raise ValueError(f"Only options may follow the YAML file, but {options[0]!r} does. Write `--KEY {options[0]}`.")
     settings: dict[str, list[str]] = {}
@@ -95,6 +98,8 @@ def _read_options(options: list[str], known: Container[str]) -> dict[str, str | 
             name, values = name.removeprefix("no_"), ["false"]
         if name not in known:
             raise ValueError(_describe_unknown_key(text, known, "on the command line"))
+        if known[name] and name in settings:
+            raise ValueError(f"`{name}` is given twice on the command line. Give it once, with all its values.")
         settings[name] = values
     single = {key: values[0] if len(values) == 1 else values for key, values in settings.items()}
     return {key: None if value == "null" else value for key, value in single.items()}

@@ -230,13 +230,14 @@ def draw_slots(
     positions = torch.arange(width, device=streams.device)
     is_gap, rates = draw_gaps(streams, lengths, width)
     is_gap = (is_gap | is_example) & may_be_missing
-    uniform = to_uniform(draw_integers(streams, 3 * width + 2)[:, width + 2 :])
+    # Two numbers of another stream for each position, so that they do not depend on `width`.
+    uniform = to_uniform(draw_integers(mix_bits(streams), 2 * width)).unflatten(1, (width, 2))
     starts = (positions * (is_gap & ~F.pad(is_gap[:, :-1], (1, 0)))).cummax(dim=1).values
-    is_gap &= is_example | (uniform[:, :width].gather(1, starts) < 4 / (4 + most * rates))
+    is_gap &= is_example | (uniform[..., 0].gather(1, starts) < 4 / (4 + most * rates))
     is_last = is_gap & ~F.pad(is_gap[:, 1:], (0, 1))
-    slots = is_last * (uniform[:, width:] * (most + 1)).long()
-    room = (lengths[:, None] - 2 - positions).clamp(min=0)
-    slots = torch.where(is_example, slots.minimum(room), slots)
+    slots = is_last * (uniform[..., 1] * (most + 1)).long()
+    room = (lengths[:, None] - 2 - (is_last * positions).amax(dim=1, keepdim=True)).clamp(min=0)  # for all slots
+    slots = torch.where(is_example, F.pad(slots.cumsum(dim=1).minimum(room), (1, 0)).diff(dim=1), slots)
     fits = is_last & (is_example | (positions + slots.cumsum(dim=1) < lengths[:, None] - 1))
     is_gap &= positions <= torch.where(fits, positions, -1).amax(dim=1, keepdim=True)
     return is_gap, slots * is_gap

@@ -538,7 +538,7 @@ def test_an_adapter_learns_to_end_gaps(
         for one, other in product(words, words)
     ]
     config = write_recipe(tmp_path, base, gap)
-    options = ("--lora_rank=8", "--learning_rate=0.03", "--max_steps=100", "--eval_steps=100")
+    options = ("--lora_rank=8", "--learning_rate=0.03", "--max_steps=100", "--eval_steps=100", "--seed=1")
     train(config, tmp_path / "run", *options, "--max_gap_length=3")
     model = load_merged(find_model(tmp_path / "run"))
     text = f"{words[0]} {words[1]}{tokenizer.mask_token} and the user says words"

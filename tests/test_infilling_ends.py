@@ -216,3 +216,22 @@ def test_gaps_of_examples_get_slots_that_fit(suffix: int) -> None:
     assert sum(count > 0 for count in counts) == min(max(suffix, 1), 4)
     with pytest.raises(ValueError, match="`in_turns`"):
         collator([feature | {"in_turns": True}])
+
+
+def test_slots_do_not_depend_on_other_sequences_of_the_batch() -> None:
+    collator = DataCollatorForAnyOrderLM(orders="gaps_last", max_gap_length=3, eos_token_id=0, pad_token_id=0)
+    for seed in range(20):
+        feature = {"input_ids": [*range(1, 9)], "order_seed": seed}
+        alone, padded = collator([feature]), collator([feature, {"input_ids": [1] * 30}])
+        for name in ("input_ids", "labels", "orders"):
+            assert padded[name][0, :8].tolist() == alone[name][0].tolist()
+
+
+def test_the_slots_of_several_given_gaps_fit_together() -> None:
+    collator = DataCollatorForAnyOrderLM(orders="gaps_last", max_gap_length=6, eos_token_id=0, pad_token_id=0)
+    feature = {"input_ids": [*range(1, 13)], "labels": [-100, 2, 3, -100, -100, 6, -100, 8] + [-100] * 4}
+    batch = collator([feature | {"order_seed": seed} for seed in range(50)] + [{"input_ids": [1] * 30}])
+    labels = batch["labels"][:50]
+    assert (labels[:, 12:] == -100).all()
+    assert all([label for label in row if label > 0] == [2, 3, 6, 8] for row in labels.tolist())
+    assert (labels == 0).any()

@@ -71,6 +71,8 @@ def test_the_model_is_the_best_and_the_run_stops_early(
         train(config, tmp_path / "resumed", *OPTIONS, *MORE)  # is finished
     with pytest.raises(SystemExit, match=r"other settings \(eval_sequences"):  # the best would be chosen from others
         train(config, tmp_path / "resumed", *OPTIONS, *MORE, "--eval_sequences=5")
+    with pytest.raises(SystemExit, match=r"other settings \(eval_steps"):
+        train(config, tmp_path / "resumed", *OPTIONS, *MORE, "--eval_steps=3")
     assert results(tmp_path / "resumed")["evaluations"] == results(tmp_path / "whole")["evaluations"]
     weights = [load_file(tmp_path / name / "model" / "model.safetensors") for name in ("whole", "resumed")]
     assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])

@@ -187,7 +187,7 @@ def main(argv: list[str]) -> None:
     parser = Parser((), description="Convert a causal language model into an any-order model.")
     parser.add_argument("source", metavar="SOURCE", help="folder or Hub name of a causal language model")
     parser.add_argument("output_dir", type=Path, metavar="OUTPUT_DIR", help="folder to write; must be new or empty")
-    parser.add_argument("--start_token", help="token that begins every sequence (default: beginning- or end-of-text)")
+    parser.add_argument("--start_token", help="token that begins every sequence (default: that of the tokenizer)")
     parser.add_argument("--max_length", type=int, help="length of the longest sequence (default: limit of SOURCE)")
     (arguments,) = parser.parse(argv)
     model = convert(**vars(arguments))

@@ -80,6 +80,7 @@ def load_data(arguments: DataArguments, start_token_id: int | None = None) -> Da
     facts = {
         "corpus": arguments.name,
         "packing": arguments.packing,
+        **({"examples": True} if corpus.train.column == EXAMPLE else {}),
         "sources": corpus.sources,
         "tokenizer": arguments.tokenizer or "byte-level BPE of the training documents",
         "validation": validation_facts,

@@ -41,11 +41,17 @@ def check_is_no_run(output_dir: Path) -> None:
 
 
 def settings_of_run(model: str | Path) -> dict[str, Any]:
-    """Return the settings of the run whose model folder is `model`, or {} if `model` does not belong to a run."""
+    """Return the settings of the run whose model folder is `model`, or {} if `model` does not belong to a run.
+
+    Unlike documents, examples are not padded, so `packing` is then left out.
+    """
     model = Path(model).absolute()  # "." has no name
     is_of_run = model.name == "model" and (model.parent / "tokenizer").is_dir()
     results = read_results(model.parent) if is_of_run else None
-    return {} if results is None else results["arguments"]
+    settings = {} if results is None else dict(results["arguments"])
+    if settings and results.get("corpus", {}).get("examples"):
+        del settings["packing"]
+    return settings
 
 
 def default_length(model: str, config: PreTrainedConfig) -> int | None:

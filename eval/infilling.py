@@ -362,7 +362,7 @@ def held_out_gaps(folder: Path, options: InfillingArguments) -> list[Gap]:
     """Return gaps in the held-out text of a finished run."""
     data = load_data_of_run(folder)
     tokenizer, length = data.tokenizer, data.arguments.sequence_length
-    rows, is_padded = data.validation["input_ids"], data.arguments.packing == "documents"
+    rows, is_padded = data.validation["input_ids"], data.arguments.packing == "documents" and not data.has_examples
     # In packed text, gaps with all lengths to try must fit into a sequence. In padded text, others are not tried.
     room = length if is_padded else length - options.max_length
     if room <= options.max_gap:

@@ -112,7 +112,7 @@ def stage(source: Path, repo_id: str, folder: Path, arguments: PublishArguments)
         num_parameters=model.num_parameters(),
         dtype=str(model.dtype).removeprefix("torch."),
         is_rounded=model.dtype != torch.float32 and find_base(model_folder) is not None,
-        pad_texts=results is not None and results["corpus"]["packing"] == "documents",
+        pad_texts=settings_of_run(model_folder).get("packing") == "documents",
         is_left_to_right=model.generation_config.is_left_to_right,
     )
     with atomic_folder(folder) as temporary:

@@ -23,6 +23,8 @@ from common.data_arguments import DataArguments
 from common.examples import EXAMPLE, ExampleError, _encode_batch, encode_example, format_example, make_examples
 from common.models import find_model, load_merged
 from common.tokenizers import train_tokenizer, vocabulary_arguments
+from eval.infilling import Filler
+from eval.zero_shot import ScoringArguments, zero_shot
 from model_cards.publish import PublishArguments, stage
 from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM, DataCollatorForAnyOrderLM
 from modeling_aogpt.infill import encode_between_masks
@@ -707,4 +709,10 @@ def test_an_adapter_of_a_converted_model_is_merged_exported_and_published(
     stage(tmp_path / "run", "me/model", tmp_path / "repository", PublishArguments(license="mit"))
     published = AutoModel.from_pretrained(tmp_path / "repository").float()
     torch.testing.assert_close(published(ids).logits, expected)
-    assert "before they were rounded to bfloat16" in (tmp_path / "repository" / "README.md").read_text()
+    card = (tmp_path / "repository" / "README.md").read_text()
+    assert "before they were rounded to bfloat16" in card
+    assert "max_length=64, return_tensors" not in card  # examples are not padded
+    assert Filler.of_model(published, str(adapter), 4).padded_length is None
+    texts = write_rows(tmp_path / "texts.jsonl", [{"text": "the user"}, {"text": "asks about cats"}])
+    scores = zero_shot(str(adapter), ScoringArguments(text_file=[texts]))
+    assert scores["datasets"]["text files"]["packing"] == "packed"

@@ -185,11 +185,6 @@ class AnyOrderGenerationMixin(GenerationMixin):
             is_continuation = not ((inputs == self.config.mask_token_id) & is_token).any()
         config = config.with_arguments(kwargs, is_continuation=is_continuation)
         self._check_architecture(config)
-        if config.orders.is_random and not config.do_sample and generator is None:
-            logger.warning_once(
-                "`do_sample=False` takes the likeliest tokens, but in random order, so texts can differ from call to "
-                "call. Set `order` (for instance to 'confidence'), or pass a `generator`."
-            )
         output = self._generate(inputs, attention_mask, config, generator, logits_processor, streamer)
         return output if config.return_dict_in_generate else output.sequences
 
@@ -238,6 +233,12 @@ class AnyOrderGenerationMixin(GenerationMixin):
         `gap_ends` contains a mask (batch, n) and ids. Each gap between given tokens may then end early, with one of the
         ids, but not where the mask is True. The rest of such a gap is not filled in.
         """
+        if config.draws_positions and not config.do_sample and generator is None:
+            logger.warning_once(
+                "`do_sample=False` takes the likeliest tokens, but at random positions, so texts can differ from call "
+                "to call. Set `order` (for instance to 'confidence'), `unmasking='fixed_count'` with `num_steps`, and "
+                "`refine_selection='least_likely'` with `refine_rounds`, or pass a `generator`."
+            )
         # 1. Append masks to the inputs, and draw an order for each sequence.
         ids, is_token = self._prepare_inputs(inputs, attention_mask, config)
         eos, pad_token_id = self._resolve_eos(config)

@@ -270,6 +270,13 @@ class AnyOrderGenerationConfig(GenerationConfig):
         return self.num_steps is None and self.unmasking not in ADAPTIVE_UNMASKING
 
     @property
+    def draws_positions(self) -> bool:
+        """Return whether random numbers decide which positions a step unmasks or a round of refinement re-masks."""
+        has_random_steps = (self.num_steps or 1) > 1 and self.unmasking == "bernoulli"
+        has_random_rounds = self.refine_rounds > 0 and self.refine_selection == "neighbours"
+        return self.orders.is_random or has_random_steps or has_random_rounds
+
+    @property
     def uses_eos(self) -> bool:
         """Return whether `eos_token_id` has an effect."""
         return self.may_stop_at_eos or self.min_length > 0 or self.min_new_tokens > 0

@@ -430,13 +430,25 @@ def test_padding_without_a_mask_gives_a_warning(
     assert all(f"padding token ({pad}), but there is no `attention_mask`" in message for message in messages)
 
 
-def test_greedy_generation_in_random_order_gives_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("random", "fixed"),
+    [
+        ({}, {"order": "confidence"}),
+        ({"order": "confidence", "num_steps": 2}, {"unmasking": "fixed_count"}),
+        ({"order": "left_to_right", "refine_rounds": 1, "refine_length": 1}, {"refine_selection": "least_likely"}),
+    ],
+)
+def test_greedy_generation_at_random_positions_gives_a_warning(
+    random: dict, fixed: dict, monkeypatch: pytest.MonkeyPatch
+) -> None:
     messages, model, inputs = [], random_model(), torch.tensor([[3, 11, 11]])
     monkeypatch.setattr("modeling_aogpt.generation.logger.warning_once", messages.append)
-    for others in ({"order": "confidence"}, {"generator": seeded()}, {"do_sample": True}, {}):
+    for others in (fixed, {"generator": seeded()}, {"do_sample": True}, {}):
         assert not messages
-        model.generate(inputs, **{"do_sample": False} | others)
+        model.generate(inputs, **{"do_sample": False} | random | others)
     assert len(messages) == 1
+    model.infill(torch.tensor([3, 11, 5]), [3], do_sample=False, **{"order": "confidence"} | random)
+    assert messages[1:] == (messages[:1] if "order" in random else [])
 
 
 def test_prompts_are_continued_from_left_to_right_even_if_padding_has_the_mask_id() -> None:

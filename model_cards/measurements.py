@@ -79,7 +79,8 @@ def read_run_measurements(results: dict[str, Any], task: str) -> list[Measuremen
     values, metric = model_evaluation(results), "bits_per_byte"
     corpus = _join_names(results["arguments"].get("validation_files") or results["arguments"]["corpus"])
     quantization = results["arguments"].get("quantization")
-    split = f"held out, measured with {quantization} projections" if quantization else "held out"
+    split = "held out, answers only" if results["corpus"].get("examples") else "held out"
+    split += f", measured with {quantization} projections" if quantization else ""
     names = {"dataset_type": corpus, "dataset_name": corpus, "dataset_split": split, "metric_type": metric}
     return [
         Measurement(task, metric_name=f"bits per byte, {orders}", metric_value=values[key], **names)
@@ -102,8 +103,9 @@ def describe_corpus(results: dict[str, Any]) -> str:
 def describe_run(results: dict[str, Any]) -> str:
     """Describe the length and the machine of a finished run, and name the model that it started from."""
     machine, initial_model = results["hardware"], results["arguments"].get("init_from")
+    padding = "" if results["corpus"].get("examples") else ", padding included,"
     text = (
-        f"The training took {results['steps']:,} steps with {results['tokens']:,} tokens, padding included, and "
+        f"The training took {results['steps']:,} steps with {results['tokens']:,} tokens{padding} and "
         f"{results['train_seconds'] / 3600:.3g} hours. It ended on this machine: {machine['device_name']}, "
         f"{machine['num_processes']} process{'es' * (machine['num_processes'] > 1)}."
     )

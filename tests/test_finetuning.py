@@ -712,6 +712,8 @@ def test_an_adapter_of_a_converted_model_is_merged_exported_and_published(
     card = (tmp_path / "repository" / "README.md").read_text()
     assert "before they were rounded to bfloat16" in card
     assert "max_length=64, return_tensors" not in card  # examples are not padded
+    assert "padding included" not in card
+    assert "held out, answers only | bits per byte" in card
     assert Filler.of_model(published, str(adapter), 4).padded_length is None
     texts = write_rows(tmp_path / "texts.jsonl", [{"text": "the user"}, {"text": "asks about cats"}])
     scores = zero_shot(str(adapter), ScoringArguments(text_file=[texts]))

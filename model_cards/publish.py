@@ -91,7 +91,7 @@ def stage(source: Path, repo_id: str, folder: Path, arguments: PublishArguments)
     tokenizer = load_matching_tokenizer(model.config, name := arguments.tokenizer or str(model_folder))
     check_own_tokenizer(str(model_folder), tokenizer, name)
     length = results["arguments"]["sequence_length"] if results else model.config.max_position_embeddings
-    task = task_of(model.config)
+    task, corpus = task_of(model.config), results["corpus"] if results else {}
     measurements = [] if results is None else read_run_measurements(results, task)
     weights = identity_of_weights(str(model_folder)) if results or arguments.results else None
     if results and results.get("weights", weights) != weights:
@@ -112,7 +112,7 @@ def stage(source: Path, repo_id: str, folder: Path, arguments: PublishArguments)
         num_parameters=model.num_parameters(),
         dtype=str(model.dtype).removeprefix("torch."),
         is_rounded=model.dtype != torch.float32 and find_base(model_folder) is not None,
-        pad_texts=settings_of_run(model_folder).get("packing") == "documents",
+        pad_texts=corpus.get("packing") == "documents" and not corpus.get("examples"),
         is_left_to_right=model.generation_config.is_left_to_right,
     )
     with atomic_folder(folder) as temporary:

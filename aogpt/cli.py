@@ -17,7 +17,7 @@ from transformers import PreTrainedTokenizerBase
 
 from modeling_aogpt.convert_reference_checkpoint import convert
 from modeling_aogpt.generation_config import FIELDS
-from modeling_aogpt.loading import Model, find_device, load_model
+from modeling_aogpt.loading import Model, find_device, find_model, load_model
 from modeling_aogpt.tokenization import load_matching_tokenizer
 
 
@@ -78,9 +78,9 @@ def read_text(text: str) -> str:
 
 def load(options: argparse.Namespace) -> tuple[Model, PreTrainedTokenizerBase]:
     """Return the model of a command on its device, and its tokenizer."""
-    device = find_device(options.device)
-    model = load_model(options.model).to(device)
-    return model, load_matching_tokenizer(model.config, options.model)
+    device, name = find_device(options.device), find_model(options.model)
+    model = load_model(name).to(device)
+    return model, load_matching_tokenizer(model.config, name)
 
 
 def make_generator(options: argparse.Namespace) -> torch.Generator | None:
@@ -190,7 +190,7 @@ def make_parser() -> Parser:
 
     def add(name: str, run: Callable[[argparse.Namespace], None]) -> Parser:
         command = commands.add_parser(name, help=run.__doc__, description=run.__doc__)
-        command.set_defaults(run=run)
+        command.set_defaults(run=run, error=command.error)
         return command
 
     for name, run, text, default, given in (
@@ -227,14 +227,12 @@ def make_parser() -> Parser:
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Run a command. After a one-line error message, exit with status 1 for wrong input, or 2 for a wrong option."""
-    options = make_parser().parse_args(argv)
+    options, unknown = make_parser().parse_known_args(argv)
+    if unknown:
+        options.error(f"unrecognized arguments: {' '.join(unknown)}")
     try:
         options.run(options)
     except (ValueError, OSError) as error:
         sys.exit(f"error: {' '.join(str(error).split())}")
     except KeyboardInterrupt:
         sys.exit(130)
-
-
-if __name__ == "__main__":
-    main()

@@ -15,25 +15,8 @@ from transformers.utils import cached_file, extract_commit_hash
 
 from common.files import atomic_folder, hash_file
 from modeling_aogpt.loading import ADAPTER, Model, find_base, load_model, restore_generation_config
+from modeling_aogpt.loading import find_model as find_model  # for the commands
 from modeling_aogpt.tokenization import load_tokenizer
-
-
-def find_model(name_or_path: str | Path) -> str:
-    """Return the model folder of a training run. If `name_or_path` is not the folder of a run, return it unchanged.
-
-    Raise a `ValueError` if the run is not finished, or if `name_or_path` is a file.
-    """
-    folder = Path(name_or_path).expanduser()
-    for path in (folder, folder / "model"):
-        if (path / "config.json").exists() or (path / ADAPTER).exists():
-            return str(path)
-    if folder.is_file() or (folder / "tokenizer").is_dir():
-        problem = "is a file" if folder.is_file() else "is a run that is not finished, so it has no model"
-        raise ValueError(
-            f"{folder} {problem}. To make a model from a checkpoint, run `python training/export_checkpoint.py "
-            f"{folder} OUTPUT_DIR`."
-        )
-    return str(name_or_path)
 
 
 def load_merged(name_or_path: str | Path, **options: Any) -> Model:

@@ -18,6 +18,24 @@ ADAPTER = "adapter_config.json"  # in the folder of a LoRA adapter
 Model = AOGPTForAnyOrderLM | MDMEncoderForMaskedLM
 
 
+def find_model(name_or_path: str | Path) -> str:
+    """Return the model folder of a training run. If `name_or_path` is not the folder of a run, return it unchanged.
+
+    Raise a `ValueError` if the run is not finished, or if `name_or_path` is a file.
+    """
+    folder = Path(name_or_path).expanduser()
+    for path in (folder, folder / "model"):
+        if (path / "config.json").exists() or (path / ADAPTER).exists():
+            return str(path)
+    if folder.is_file() or (folder / "tokenizer").is_dir():
+        problem = "is a file" if folder.is_file() else "is a run that is not finished, so it has no model"
+        raise ValueError(
+            f"{folder} {problem}. To make a model from a checkpoint, run `python training/export_checkpoint.py "
+            f"{folder} OUTPUT_DIR`."
+        )
+    return str(name_or_path)
+
+
 def find_base(name_or_path: str | Path) -> str | None:
     """Return the base model of an adapter in a folder, or None. Raise a `ValueError` if the folder cannot be used."""
     path = Path(name_or_path)

@@ -128,7 +128,7 @@ def main(argv: list[str]) -> None:
     parser = Parser(ServingArguments)
     parser.add_argument("model", help="Folder or Hub name of a decoder.")
     options, others = parser.parse(argv)
-    command = [sys.executable, "-m", "aogpt.cli", "serve", others.model, "--port", "0", "--device", "cpu"]
+    command = [sys.executable, "-m", "aogpt", "serve", others.model, "--port", "0", "--device", "cpu"]
     with make_folder(options.output_dir), subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         try:
             found = (re.search(r"http://127\.0\.0\.1:\d+", line) for line in process.stderr)

@@ -85,7 +85,7 @@ def test_score_agrees_with_log_likelihood(
     assert output["log_likelihood"] == pytest.approx(expected.log_likelihood.item())
     assert output["token_log_likelihood"] == pytest.approx(expected.token_log_likelihood[0].tolist())
     assert output["tokens"] == ["a", "b", "c"]
-    left_to_right = run(capsys, "score", folder, "abc")
+    left_to_right = run(capsys, "score", str(Path(folder).parent), "abc")  # the folder of a run
     assert left_to_right.startswith(f"{expected.log_likelihood.item():.4f} nats, 3 tokens")
     assert run(capsys, "score", folder, "abc", "--num_orders", "4", "--seed", "1") != left_to_right
 
@@ -148,5 +148,6 @@ def test_errors_have_one_line(
     with pytest.raises(SystemExit, match=f"^error: .*{message}" if message else "^2$") as error:
         main([word.format(**paths) for word in argv])
     shown = str(error.value) if message else capsys.readouterr().err.rstrip("\n")
+    assert message or f"`{' '.join(('aogpt', *argv[:1]))} --help`" in shown
     assert "\n" not in shown
     assert shown.startswith("error: ")

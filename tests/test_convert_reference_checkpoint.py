@@ -48,7 +48,7 @@ SIGMA_GPT_ONLY = pytest.mark.parametrize("released_name", ["sigmagpt"], indirect
 @AOGPT_ONLY
 def test_the_command_writes_a_folder_and_reports_the_model(released: Checkpoint, tmp_path: Path) -> None:
     source, output_dir = write(released, tmp_path / "source.pt"), tmp_path / "new" / "model"
-    command = [sys.executable, "-m", "aogpt.cli", "convert", source, output_dir]
+    command = [sys.executable, "-m", "aogpt", "convert", source, output_dir]
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr
     parameters = load_released(source).num_parameters()

@@ -504,7 +504,7 @@ def test_a_client_that_hangs_up_frees_its_place(
 
 
 def test_sigterm_finishes_what_runs(model_folder: str) -> None:
-    command = [sys.executable, "-m", "aogpt.cli", "serve", model_folder, "--port", "0"]
+    command = [sys.executable, "-m", "aogpt", "serve", model_folder, "--port", "0"]
     environment = os.environ | {"AOGPT_API_KEY": "secret"}
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment) as process:
         url = next(match[0] for line in process.stderr if (match := re.search(r"http://127\.0\.0\.1:\d+", line)))

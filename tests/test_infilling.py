@@ -405,8 +405,11 @@ def test_two_processes_continue_a_stopped_run_with_the_results_of_one(
     names = sorted(path.relative_to(one) for path in one.rglob("*") if path.is_file())
     assert names == sorted(path.relative_to(two) for path in two.rglob("*") if path.is_file())
     assert len(names) == 5
-    for name in names:
-        assert (two / name).read_text().replace(str(two), str(one)) == (one / name).read_text()
+    for name in names:  # kernels of other processes can round differently
+        texts = [
+            re.sub(r"\d\.\d+", lambda number: f"{float(number[0]):.4f}", (run / name).read_text()) for run in (two, one)
+        ]
+        assert texts[0].replace(str(two), str(one)) == texts[1]
 
 
 @pytest.mark.usefixtures("coder", "datasets_cache")

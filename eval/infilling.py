@@ -77,7 +77,9 @@ class InfillingArguments(Options):
     )
     max_length: int = option(8, "Largest length that is tried for a gap of unknown length.", least=1)
     seed: int = option(0, "Seed of the gaps.")
-    output_dir: Path = option(Path("runs/infilling"), "Folder for results.json and report.md.")
+    output_dir: Path | None = option(
+        None, "Folder for results.json and report.md. Defaults to a new folder in runs/infilling/."
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -418,6 +420,11 @@ def main(argv: list[str]) -> None:
     parser = Parser(InfillingArguments)
     parser.add_argument("runs", nargs="+", type=Path, help="Folders of finished runs or, with `file`, also of models.")
     options, others = parser.parse(argv)
+    names = [find_model(folder) for folder in others.runs]
+    weights = [identity_of_weights(name) for name in names]
+    if options.output_dir is None:
+        folder = Path("runs/infilling", others.runs[0].resolve().name)
+        options.output_dir = name_by_content(folder, [asdict(options), names, weights])
     check_is_no_run(options.output_dir)
     accelerator = start_accelerator()
     with make_folder(options.output_dir):  # first, so that a wrong folder is an error before the long measurements
@@ -430,8 +437,7 @@ def main(argv: list[str]) -> None:
                     f"All runs must have the same gaps, but those of {folder} differ from those of {others.runs[0]}. "
                     "Use runs with the same held-out text, tokenizer and sequence length."
                 )
-        names = [find_model(folder) for folder in gaps_by_run]
-        content = [options.max_length, *map(identity_of_weights, names), *map(identity_of_configs, names)]
+        content = [options.max_length, *weights, *map(identity_of_configs, names)]
         content += [asdict(gap) for other in gaps for gap in other]
         journal = Journal(name_by_content(options.output_dir / ".unfinished", content))
         runs = {str(folder): evaluate_run(folder, own, options, journal) for folder, own in gaps_by_run.items()}

@@ -36,7 +36,7 @@ from common.models import check_own_tokenizer, find_model, identity_of_configs, 
 from common.packing import leave_out_long, pad, total
 from common.processes import in_turn, start_accelerator
 from common.results import check_is_no_run, default_length, settings_of_run
-from common.text_files import check_sample_by, find_files, load_files
+from common.text_files import check_sample_by, find_files, kind_of, load_files
 from common.tokenizers import vocabulary_arguments
 from eval.estimates import bits_per_byte_over, perplexity_over
 from eval.journal import Journal, name_by_content, score_sequences
@@ -64,8 +64,11 @@ class ScoringArguments(Options):
         [], "Text, JSONL, CSV or Parquet files, which may be compressed (.xz, .gz, .bz2, .zst, .zip), or glob patterns."
     )
     text_column: str = option("text", "Column of the documents in JSONL, CSV and Parquet files.", needs="text_file")
-    sample_by: SampleBy = option(
-        "line", "Part of a plain text file that is one document; `document` means a whole file.", needs="text_file"
+    sample_by: SampleBy | None = option(
+        None,
+        "Part of a plain text file that is one document; `document` means a whole file. Defaults to that of the run "
+        "or, for other models, to line.",
+        needs="text_file",
     )
     packing: Literal["packed", "documents"] | None = option(
         None,
@@ -157,9 +160,8 @@ def zero_shot(
         else:
             scorer.start_id = tokenizer.eos_token_id if tokenizer.bos_token_id is None else tokenizer.bos_token_id
     with in_turn(accelerator):
-        packing = arguments.packing or settings_of_run(model_name).get("packing", "packed")
         texts, is_causal = {}, isinstance(scorer, CausalScorer)
-        for name, documents, facts in _load_texts(arguments, packing):
+        for name, documents, facts in _load_texts(arguments, settings_of_run(model_name)):
             how = facts.get("packing", arguments.protocol)
             sequences, counts = _cut(documents, how, tokenizer, length, is_causal)
             texts[name] = sequences, facts | counts
@@ -244,13 +246,16 @@ def choose_length(model: PreTrainedModel, arguments: ScoringArguments, default: 
     return length
 
 
-def _load_texts(arguments: ScoringArguments, packing: str) -> Iterator[tuple[str, Dataset, dict[str, Any]]]:
-    """Yield the name, the documents and the sources of each text to score."""
+def _load_texts(arguments: ScoringArguments, settings: dict[str, Any]) -> Iterator[tuple[str, Dataset, dict[str, Any]]]:
+    """Yield the name, the documents and the sources of each text to score. `settings` are those of the run, or {}."""
     if arguments.text_file:
         files = find_files(arguments.text_file)
-        check_sample_by(arguments.sample_by, files)
-        documents = load_files(files, arguments.sample_by, arguments.text_column)
-        yield TEXT_FILES, documents, {"files": arguments.text_file, "packing": packing}
+        check_sample_by(arguments.sample_by or "line", files)
+        default = settings.get("sample_by", "line") if "text" in map(kind_of, files) else "line"
+        sample_by = arguments.sample_by or default
+        documents = load_files(files, sample_by, arguments.text_column)
+        facts = {"files": arguments.text_file, "packing": arguments.packing or settings.get("packing", "packed")}
+        yield TEXT_FILES, documents, facts | {"sample_by": sample_by}
     for name in arguments.datasets:
         facts = {"from": arguments.data_dir or "Hub", "split": arguments.split or EVALUATION_SETS[name].split}
         yield name, load_texts(name, arguments.data_dir, arguments.split), facts

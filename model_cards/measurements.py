@@ -170,7 +170,9 @@ def _describe_split(name: str, results: dict[str, Any], measure: str) -> str:
     dataset = results["datasets"][name]
     if name not in EVALUATION_SETS:
         precision, dtype = results["mixed_precision"][measure], results["arguments"]["dtype"]
+        unit = dataset.get("sample_by", "line")  # earlier versions did not record it
         parts = ["all", dataset["packing"], f"sequences of {results['sequence_length']} tokens"]
+        parts += [f"one document per {unit.replace('document', 'file')}"] * (unit != "line")
         parts += [f"mixed precision {precision!r}"] * (precision != "no")
         parts += [f"weights in {dtype}"] * (dtype != "float32")
         return ", ".join(parts)

@@ -348,6 +348,9 @@ def test_samples_of_a_file(coder: AOGPTForAnyOrderLM, tmp_path: Path, monkeypatc
         shutil.copytree("model", name)
     main(["a/b", "a-b", "--file", "rows.jsonl.gz", "--max_length", "3", "--output_dir", "two"])
     assert len([*Path("two/samples").iterdir()]) == 2
+    for name, length in (("a/b", "3"), ("a-b", "3"), ("a-b", "2"), ("a-b", "2")):
+        main([name, "--file", "rows.jsonl.gz", "--max_length", length])
+    assert len([*Path("runs/infilling").glob("*/results.json")]) == 3
 
 
 @pytest.mark.parametrize("spaces", [" ", "  ", "    "])

@@ -414,6 +414,21 @@ def test_default_length_and_packing_are_those_of_the_run(
     assert (results["sequence_length"], text_results(results)["packing"]) == expected
 
 
+def test_texts_are_split_as_in_the_run(folder: str, tmp_path: Path) -> None:
+    make_run(folder, 11, sample_by="paragraph")
+    (tmp_path / "a.txt").write_text("b a\na b\n\na\n")
+    (tmp_path / "a.jsonl").write_text('{"text": "b a"}\n')
+    for file, options, expected in (
+        ("a.txt", [], (2, "paragraph")),
+        ("a.txt", ["--sample_by", "line"], (4, "line")),
+        ("a.jsonl", [], (1, "line")),
+    ):
+        main([folder, "--text_file", str(tmp_path / file), "--output_dir", str(tmp_path / "out"), *options])
+        found = text_results(json.loads((tmp_path / "out/results.json").read_text()))
+        assert (found["documents"], found["sample_by"]) == expected
+        shutil.rmtree(tmp_path / "out")
+
+
 def test_unconnected_processes_are_an_error(
     folder: str, arguments: ScoringArguments, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -68,6 +68,10 @@ class GenerativeArguments(Options):
     unmasking: Literal["bernoulli", "fixed_count", "euler", "analytic"] = option(
         "bernoulli", "How a step chooses positions to unmask. euler and analytic need a SEDD model."
     )
+    order: str | None = option(
+        None, "Order of the positions, such as random or confidence (docs/generation.md). Defaults to the model's."
+    )
+    block_length: int | None = option(None, "Positions of a block, if blocks are filled in one after another.")
     num_samples: int = option(64, "Number of samples for each combination of settings.", least=1)
     length: int | None = option(
         None, "Tokens per sample. Defaults to the run's sequence length or, without one, the model's maximum.", least=1
@@ -80,7 +84,8 @@ class GenerativeArguments(Options):
     def __post_init__(self) -> None:
         super().__post_init__()
         for (top_p, temperature), steps in itertools.product(self.settings(), self.steps):
-            AnyOrderGenerationConfig(num_steps=steps, top_p=top_p, temperature=temperature)  # checks the values
+            values = {"num_steps": steps, "top_p": top_p, "temperature": temperature}
+            AnyOrderGenerationConfig(**values, order=self.order, block_length=self.block_length)  # checks the values
         if self.top_p_rule == "exclusive" and all(top_p == 1 for top_p, _ in self.settings()):
             raise ValueError(
                 "`top_p_rule` has no effect without a value of `top_p` below 1. Set `top_p`, or remove `top_p_rule`."
@@ -108,12 +113,13 @@ def sample_cells(
 
     def sample(key: str, indices: list[int]) -> list[tuple[dict[str, Any], list[float]]]:
         cell, started = cells[key], time.perf_counter()
+        given = {name: cell[name] for name in ("order", "block_length") if cell[name] is not None}
         output = model.generate(
             max_length=cell["length"],
             num_steps=cell["steps"],
             top_p_rule=cell["top_p_rule"] if cell["top_p"] < 1 else None,  # not allowed if top_p is 1
             **{name: cell[name] for name in ("top_p", "temperature", "schedule", "unmasking")},
-            generation_config=AnyOrderGenerationConfig(**own),  # without other settings of the model
+            generation_config=AnyOrderGenerationConfig(**own | given),  # without other settings of the model
             num_return_sequences=len(indices),
             generator=make_generator(cell["seed"], indices[0]),
             return_dict_in_generate=True,
@@ -185,9 +191,19 @@ def _make_cells(name: str, arguments: GenerativeArguments) -> Cells:
             f"`length` must be at most {longest}, the `max_position_embeddings` of {name}, but is {length}. "
             "Decrease `length`."
         )
-    names = ("top_p_rule", "schedule", "unmasking", "num_samples", "length", "batch_size", "seed", "dtype")
+    names = (
+        "top_p_rule",
+        "schedule",
+        "unmasking",
+        "order",
+        "block_length",
+        "num_samples",
+        "batch_size",
+        "seed",
+        "dtype",
+    )
     of_model = {"model": name, "weights": identity_of_weights(name), "configs": identity_of_configs(name)}
-    shared = {key: getattr(arguments, key) for key in names} | {"length": length}
+    shared = {key: getattr(arguments, key) for key in (*names, "seed", "dtype")} | {"length": length}
     cells = (
         of_model | {"steps": steps, "top_p": top_p, "temperature": temperature} | shared
         for (top_p, temperature), steps in itertools.product(arguments.settings(), arguments.steps)

@@ -158,13 +158,15 @@ def test_cell_is_sampled_with_its_settings(
         "seed": 7,
         "dtype": "bfloat16",
     }
-    settings = requested | {"temperature": [0.5], "top_p": [0.9], "steps": [3], "num_samples": 3, "length": 9}
+    order = {"order": "confidence", "block_length": 3}
+    settings = requested | {"temperature": [0.5], "top_p": [0.9], "steps": [3], "num_samples": 3, "length": 9} | order
     (found,) = generative([folder], replace(arguments, **settings))
     assert len(seen) == 2
     for options, number, start in zip(seen, (2, 1), (0, 2), strict=True):
         expected = requested | {"num_steps": 3, "max_length": 9, "num_return_sequences": number}
         expected["seed"] = make_generator(7, start).initial_seed()
         assert {name: options[name] for name in expected} == expected
+        assert {name: getattr(options["generation_config"], name) for name in order} == order
     assert judges[0].scorer.model.dtype == torch.bfloat16
     assert found["num_forward_passes"] == 2 * 3
 

@@ -163,7 +163,7 @@ def zero_shot(
         texts, is_causal = {}, isinstance(scorer, CausalScorer)
         for name, documents, facts in _load_texts(arguments, settings_of_run(model_name)):
             how = facts.get("packing", arguments.protocol)
-            sequences, counts = _cut(documents, how, tokenizer, length, is_causal)
+            sequences, counts = _cut(documents, how, tokenizer, length, is_causal, facts.get("context_marks"))
             texts[name] = sequences, facts | counts
     ids = (one["input_ids"] for sequences, _ in texts.values() for one in sequences)
     content = chain([revision, identity_of_configs(model_name)], ids)
@@ -254,22 +254,27 @@ def _load_texts(arguments: ScoringArguments, settings: dict[str, Any]) -> Iterat
         default = settings.get("sample_by", "line") if "text" in map(kind_of, files) else "line"
         sample_by = arguments.sample_by or default
         documents = load_files(files, sample_by, arguments.text_column)
-        facts = {"files": arguments.text_file, "packing": arguments.packing or settings.get("packing", "packed")}
-        yield TEXT_FILES, documents, facts | {"sample_by": sample_by}
+        packing = arguments.packing or settings.get("packing", "packed")
+        facts = {"files": arguments.text_file, "packing": packing, "sample_by": sample_by}
+        if packing == "documents" and (marks := settings.get("context_marks")):
+            facts["context_marks"] = marks
+        yield TEXT_FILES, documents, facts
     for name in arguments.datasets:
         facts = {"from": arguments.data_dir or "Hub", "split": arguments.split or EVALUATION_SETS[name].split}
         yield name, load_texts(name, arguments.data_dir, arguments.split), facts
 
 
 def _cut(
-    texts: Dataset, how: str, tokenizer: PreTrainedTokenizerBase, length: int, is_causal: bool
+    texts: Dataset, how: str, tokenizer: PreTrainedTokenizerBase, length: int, is_causal: bool, marks: str | None
 ) -> tuple[list[dict[str, Any]], dict[str, int]]:
-    """Tokenize documents, and cut them into sequences, as the protocol or packing `how` defines.
+    """Tokenize documents without `marks` of context. Cut them into sequences as the protocol or packing `how` says.
 
     Return the sequences and total counts. A sequence is a dictionary with `input_ids`, `num_tokens` (without padding)
     and `num_bytes`.
     """
-    documents = encode_documents(texts, tokenizer, with_token_bytes=True)
+    documents = encode_documents(texts, tokenizer, with_token_bytes=True, context_marks=marks)
+    if marks:  # the context is scored, too
+        documents = documents.remove_columns("labels")
     if how == "documents":
         documents, _ = leave_out_long(documents, length, "given", drop_long_documents=False)
         sequences = pad(documents, length, tokenizer.eos_token_id).to_list()

@@ -473,8 +473,7 @@ def _describe_unsupported(name: str, value: object) -> str:
             "`token_logprobs`. For logits of masked positions, call the model that AutoModelForMaskedLM loads."
         )
     if name not in TRANSFORMERS_FIELDS and name not in signature(GenerationMixin.generate).parameters:
-        known = (*FIELDS, *CALL_ARGUMENTS, *TRANSFORMERS_FIELDS)
-        hint = suggest(name, known) or " See AnyOrderGenerationConfig for its arguments."
+        hint = suggest(name, (*FIELDS, *CALL_ARGUMENTS)) or " See AnyOrderGenerationConfig for its arguments."
         return f"`generate` got the unknown argument `{name}`.{hint}"
     allowed = f" Only {NO_OP_VALUES[name]!r} is allowed." if name in NO_OP_VALUES else ""
     shown = f"`{name}={value!r}`" if isinstance(value, bool | int | float | str) else f"`{name}`"

@@ -5,7 +5,7 @@ import functools
 import inspect
 import math
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from difflib import get_close_matches
 from numbers import Integral, Real
 
@@ -25,6 +25,10 @@ COMMON_FORWARD_ARGUMENTS = (
 )
 
 
+# Names in other projects (docs/names.md) that look like another name here, with the right name, or "" without one.
+OTHER_NAMES = {"gen_length": "max_new_tokens", "remasking": "order", "stride_length": "", "editing_threshold": ""}
+
+
 def is_integer(value: object) -> bool:
     """Return whether `value` is an integer and not a boolean."""
     return isinstance(value, Integral) and not isinstance(value, bool)
@@ -42,7 +46,7 @@ def is_number(value: object) -> bool:
 
 def suggest(name: str, known: Iterable[str]) -> str:
     """Return " Did you mean ...?" with the name in `known` that is most similar to `name`, or "" if none is similar."""
-    close = get_close_matches(name, list(known), n=1)
+    close = get_close_matches(OTHER_NAMES.get(name, name), list(known), n=1)
     return f" Did you mean `{close[0]}`?" if close else ""
 
 
@@ -108,10 +112,10 @@ def check_even(name: str, value: object) -> None:
 def check_tensor(name: str, value: object) -> None:
     """Raise a `TypeError` unless `value` is a tensor."""
     if not isinstance(value, torch.Tensor):
-        raise TypeError(
-            f"`{name}` must be a torch.Tensor, but has type {type(value).__name__}. Use torch.tensor(...) for numbers, "
-            "or call the tokenizer with return_tensors='pt'."
-        )
+        advice = "Use torch.tensor(...) for numbers, or call the tokenizer with return_tensors='pt'."
+        if isinstance(value, Mapping):  # such as the output of a tokenizer
+            advice = "Write ** before it, to pass its tensors by name."
+        raise TypeError(f"`{name}` must be a torch.Tensor, but has type {type(value).__name__}. {advice}")
 
 
 def check_batch(name: str, ids: torch.Tensor) -> None:

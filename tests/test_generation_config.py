@@ -299,6 +299,10 @@ def convert(**settings: object) -> AnyOrderGenerationConfig:
         ("num_step", " Did you mean `num_steps`?"),
         ("temprature", " Did you mean `temperature`?"),
         ("block_size", " Did you mean `block_length`?"),
+        ("gen_length", " Did you mean `max_new_tokens`?"),
+        ("remasking", " Did you mean `order`?"),
+        ("steps", " Did you mean `num_steps`?"),
+        *((name, " See AnyOrderGenerationConfig for its settings.") for name in ("cfg_scale", "stride_length", "eps")),
         ("frobnicate", " See AnyOrderGenerationConfig for its settings."),
     ],
 )
@@ -314,6 +318,7 @@ def test_unknown_settings_suggest_the_nearest_known_name(make: Callable, name: s
         ({"temprature": 0.5}, "`generate` got the unknown argument"),
         ({"generators": 3}, "`generate` got the unknown argument"),
         ({"num_beam": 4}, "`generate` got the unknown argument"),
+        ({"cfg_scale": 4}, "unknown argument `cfg_scale`. See"),
         ({"seed": 0}, "`generate` takes no `seed`. Use"),
         ({"position_ids": torch.zeros(1, 2)}, "unknown argument `position_ids`"),
         ({"output_scores": True}, "`generate` does not support"),

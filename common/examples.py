@@ -81,14 +81,15 @@ def encode_examples(
     start_token_id: int | None = None,
     num_workers: int | None = None,
 ) -> Dataset:
-    """Return a dataset with the columns `input_ids`, `labels`, `in_turns`, `num_tokens` and `num_bytes` of examples.
+    """Return a dataset of `input_ids`, `labels`, `in_turns`, `num_unlearned`, `num_tokens` and `num_bytes`.
 
-    `labels` are -100 in the context. `in_turns` is described in [`DataCollatorForAnyOrderLM`]. `num_bytes` is the
-    number of UTF-8 bytes of the answers, plus one for each end. A start token at the beginning of a chat is left out,
-    because the model adds it. Raise an `ExampleError` if an example does not have the expected form.
+    `labels` are -100 in the context. `in_turns` is described in [`DataCollatorForAnyOrderLM`]. `num_unlearned` counts
+    the messages of the assistant in a chat that have no loss. `num_bytes` is the number of UTF-8 bytes of the answers,
+    plus one for each end. A start token at the beginning of a chat is left out, because the model adds it. Raise an
+    `ExampleError` if an example does not have the expected form.
     """
     numbers = Sequence(Value("int32"))
-    columns = {"input_ids": numbers, "labels": numbers, "in_turns": Value("bool")}
+    columns = {"input_ids": numbers, "labels": numbers, "in_turns": Value("bool"), "num_unlearned": Value("int64")}
     return examples.map(
         versioned(_encode_batch, tokenization),
         batched=True,
@@ -106,7 +107,7 @@ def _encode_batch(
 ) -> dict[str, list]:
     rows = [encode_example(example, tokenizer, start_token_id) for example in select(examples)]
     return {
-        **{name: [row[name] for row in rows] for name in ("input_ids", "labels", "in_turns")},
+        **{name: [row[name] for row in rows] for name in ("input_ids", "labels", "in_turns", "num_unlearned")},
         "num_tokens": [len(row["input_ids"]) for row in rows],
         "num_bytes": [_count_bytes(row["input_ids"], row["labels"], tokenizer) for row in rows],
     }
@@ -123,7 +124,7 @@ def _count_bytes(ids: list[int], labels: list[int], tokenizer: PreTrainedTokeniz
 
 
 def encode_example(example: str, tokenizer: PreTrainedTokenizerBase, start_token_id: int | None) -> dict[str, Any]:
-    """Return `input_ids`, `labels` and `in_turns`. End-of-text is added to an answer without it, but not to a gap."""
+    """Return a row (see `encode_examples`). End-of-text is added to an answer without it, but not to a gap."""
     values = json.loads(example)
     try:
         if "middle" in values:
@@ -149,7 +150,9 @@ def encode_example(example: str, tokenizer: PreTrainedTokenizerBase, start_token
     last_role = values["messages"][-1]["role"] if "messages" in values else "assistant"
     if "middle" not in values and last_role == "assistant" and tokenizer.eos_token_id not in labels[-2:]:
         ids, labels = [*ids, tokenizer.eos_token_id], [*labels, tokenizer.eos_token_id]
-    return {"input_ids": ids, "labels": labels, "in_turns": "middle" not in values}
+    num_answers = sum(message["role"] == "assistant" for message in values.get("messages", ()))
+    num_unlearned = max(num_answers - sum(is_learned for is_learned, _ in groupby(is_answer)), 0)
+    return {"input_ids": ids, "labels": labels, "in_turns": "middle" not in values, "num_unlearned": num_unlearned}
 
 
 def _encode(parts: Parts, tokenizer: PreTrainedTokenizerBase) -> tuple[list[int], list[bool]]:

@@ -1,6 +1,7 @@
 # Copyright 2026 The AO-GPT package authors. SPDX-License-Identifier: Apache-2.0
 """Fine-tuning on examples: what is context and what has a loss, orders, errors, and runs."""
 
+import copy
 import json
 import re
 import shutil
@@ -336,6 +337,18 @@ def test_each_end_of_an_answer_is_a_byte() -> None:
     assert sizes[1] == 2 * sizes[0]
 
 
+def test_messages_without_loss_are_counted(
+    tokenizer: PreTrainedTokenizerBase, tmp_path: Path, datasets_cache: None, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    unmarked = copy.deepcopy(tokenizer)
+    unmarked.chat_template = UNMARKED
+    config = write_recipe(tmp_path, save_model_folder(tmp_path / "model", unmarked), [{"messages": CHAT}] * 4)
+    held_out = write_rows(tmp_path / "held_out.jsonl", [{"messages": CHAT[:2]}])
+    train(config, tmp_path / "run", f"--validation_files={held_out}")
+    assert "4 messages of the assistant have no loss" in caplog.text
+
+
 def test_examples_that_are_too_long_are_counted(
     model_folder: Path, tmp_path: Path, datasets_cache: None, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -425,7 +438,8 @@ def test_run_learns_the_answers(
     config = write_recipe(tmp_path, model_folder, ROWS)
     train(config, tmp_path / "whole")
     train(config, tmp_path / "passes", "--per_device_batch_size=1")
-    assert "[[ words" in capsys.readouterr().err
+    assert "[[ words" in (shown := capsys.readouterr().err)
+    assert "no loss" not in shown
     loss, again = (results(tmp_path / name)["loss_curve"]["loss"] for name in ("whole", "passes"))
     assert loss == pytest.approx(again)  # although the passes have other lengths
     (first, last) = results(tmp_path / "whole")["evaluations"]

@@ -2,6 +2,7 @@
 """Training with rewards: gradients against enumeration, resumed runs, several processes, and a task that is learned."""
 
 import json
+import re
 from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
@@ -122,7 +123,8 @@ def test_advantages_and_clipping() -> None:
     assert loss.item() == pytest.approx((-2 * 1.2 + 2 * torch.e) / 2)  # ratios of e; only the gain of the first is cut
 
 
-def test_reward_rises(tmp_path: Path) -> None:
+def test_reward_rises(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
     out, options = tmp_path / "run", ["--max_steps=20", "--eval_steps=10", "--save_steps=20"]
     log = train(write_config(tmp_path), out, *options)
     assert [line["step"] for line in log] == list(range(1, 21))
@@ -132,7 +134,8 @@ def test_reward_rises(tmp_path: Path) -> None:
     assert log[-1]["reward"] > 0.8
     assert log[-1]["entropy"] < log[0]["entropy"]
     assert json.loads((out / "results.json").read_text())["evaluations"][-1]["reward"] > 0.8
-    assert (out / "curves.png").exists()
+    (written,) = re.findall(r"Written: .*\((.*)\)", caplog.text)
+    assert all((out / name).exists() for name in written.split(", "))
     publish([str(out), "someone/model", f"--output_dir={tmp_path / 'hub'}"])
     card = (tmp_path / "hub" / "README.md").read_text()
     assert all(
@@ -202,6 +205,7 @@ def test_two_processes_sample_the_same_completions(tmp_path: Path) -> None:
         ("--max_new_tokens=3", "tokens"),
         ("--ema_decay=0.9", "ema_decay"),
         ("--text_column=other", "other"),
+        ("--validation_fraction=1e-9", "validation_fraction.*validation_files"),
     ],
 )
 def test_wrong_settings(tmp_path: Path, option: str, message: str, capsys: pytest.CaptureFixture) -> None:

@@ -8,7 +8,7 @@ from training.arguments import TrainingArguments
 from training.report import loss_curve, write_report
 
 RESULTS = {
-    "arguments": {"keep_best": None},
+    "arguments": {"keep_best": None, "orders": "random", "block_length": None, "stride": None},
     "num_parameters": 1234,
     "steps": 4,
     "tokens": 5000,
@@ -38,6 +38,20 @@ def test_the_report_contains_the_results(tmp_path: Path) -> None:
     ):
         assert line in lines
     assert lines[lines.index("a text with ``` in it") - 1] == "````text"
+
+
+@pytest.mark.parametrize(
+    ("settings", "text"),
+    [
+        ({}, "in random orders"),
+        ({"orders": "context_first", "stride": 2}, "in random orders, in blocks,"),
+        ({"orders": "gaps_last"}, "from left to right"),
+        ({"orders": "shared"}, "in the order of the training"),
+    ],
+)
+def test_the_report_says_how_samples_were_generated(tmp_path: Path, settings: dict, text: str) -> None:
+    write_report(RESULTS | {"arguments": RESULTS["arguments"] | settings}, ["a"], tmp_path)
+    assert f"\nGenerated {text} without a prompt, with" in (tmp_path / "report.md").read_text(encoding="utf-8")
 
 
 def test_the_report_of_an_encoder_without_samples(tmp_path: Path) -> None:

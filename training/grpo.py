@@ -31,7 +31,7 @@ from transformers import PreTrainedTokenizerBase
 from aogpt.texts import decode_after
 from common.caching import versioned
 from common.commands import option
-from common.corpora import import_function, load_corpus
+from common.corpora import import_function, load_corpus, no_text_error
 from common.data import Data, evenly_spaced
 from common.data_arguments import DataArguments
 from common.files import hash_file, write_json, write_text
@@ -103,8 +103,10 @@ def load_prompts(arguments: DataArguments, start_token_id: int | None = None) ->
     for name, split in (("train", corpus.train), ("validation", corpus.validation)):
         texts = split.rows[split.column][:]
         chosen = [row for row, text in enumerate(texts) if split.select([text])]
-        if not chosen or split.column != "text":
-            raise ValueError(f"{arguments.name} has no {name} prompts. Set `text_column`, or hold out other prompts.")
+        if split.column != "text":
+            raise ValueError(f"{arguments.name} has examples instead of prompts. Set `text_column`.")
+        if not chosen:
+            raise no_text_error(name, arguments)
         options = {"input_columns": "text", "fn_kwargs": {"tokenizer": tokenizer}}
         rows[name] = split.rows.select(chosen).map(versioned(_encode, tokenization), **options)
         sizes = sum(map(len, rows[name]["input_ids"])), sum(len(text.encode()) for text in rows[name]["text"])
@@ -169,6 +171,7 @@ class PolicyTraining(Pretraining):
 
     arguments, load_data = GRPOArguments, staticmethod(load_prompts)
     objectives = dict.fromkeys(OBJECTIVES, PolicyObjective)
+    written = "model, log.jsonl, curves.png, results.json"
 
     def __init__(self, architecture: Architecture, training: GRPOArguments, data: Data, *others: Any) -> None:
         self.reward = import_function("reward", str(training.reward))

@@ -30,6 +30,7 @@ from common.examples import format_example
 from common.files import atomic_folder, lock_folder, make_folder
 from common.hardware import check_precision, hardware, keep_freed_memory, peak_flops, peak_memory, versions
 from common.models import identity_of_weights, save_model
+from common.packing import total
 from common.processes import check_same_everywhere, in_turn, start_accelerator, together
 from common.results import ORDER_KINDS, model_evaluation
 from common.tokenizers import vocabulary_arguments
@@ -135,6 +136,8 @@ def set_up(argv: list[str], lock: ExitStack, kind: "type[Pretraining]") -> "Pret
         for number, row in enumerate(islice(data.train, 3), 1):  # answers are in another colour or in brackets
             text = format_example(row["input_ids"], row["labels"], data.tokenizer, sys.stderr.isatty())
             print(f"Example {number} of {len(data.train)}:\n{text}\n", file=sys.stderr)
+        if number := total(data.train, "num_unlearned"):
+            logger.info("%d messages of the assistant have no loss (docs/finetuning.md).", number)
     run = kind(architecture, training, data, settings, accelerator, checkpoint)
     if accelerator.is_main_process:
         with atomic_folder(training.output_dir / "tokenizer") as folder:
@@ -152,6 +155,7 @@ class Pretraining:
 
     arguments, objectives = TrainingArguments, OBJECTIVES
     load_data, write_report = staticmethod(load_data), staticmethod(write_report)
+    written = "model, report.md, results.json"
 
     def __init__(
         self,
@@ -459,7 +463,7 @@ class Pretraining:
         }
         samples = read_samples(self.samples_file(step)) if training.num_samples else []
         self.write_report(results, samples, training.output_dir)
-        logger.info("Written: %s (model, report.md, results.json).", training.output_dir)
+        logger.info("Written: %s (%s).", training.output_dir, self.written)
 
 
 if __name__ == "__main__":

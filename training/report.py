@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from common.files import write_json, write_text
 from common.reports import BLUE, FINE_TICKS, GREY, ORANGE, label_log_axis, markdown_table, save_figure, style_axes
 from common.results import ORDER_KINDS, model_evaluation
-from training.arguments import TrainingArguments
+from training.arguments import LEFT_TO_RIGHT_ORDERS, TrainingArguments
 from training.optimization import learning_rate_at
 
 
@@ -48,6 +48,9 @@ def _format_report(results: dict[str, Any], samples: list[str], name: str) -> st
         (f"{scores['step']:,}", *(f"{scores[kind]:.4f}" for kind in kinds), f"{scores['sequences']:,}")
         for scores in results["evaluations"]
     ]
+    settings, left_to_right = results["arguments"], dict.fromkeys(LEFT_TO_RIGHT_ORDERS, "from left to right")
+    orders = (left_to_right | {"shared": "in the order of the training"}).get(settings["orders"], "in random orders")
+    orders += ", in blocks," if settings["block_length"] or settings["stride"] else ""
     parts = [
         f"# {name}",
         markdown_table(["", ""], summary.items()),
@@ -56,7 +59,7 @@ def _format_report(results: dict[str, Any], samples: list[str], name: str) -> st
         "The table shows bits per byte, computed with the moving averages of the weights. The model has those of step "
         f"{model_step:,}.",
         markdown_table(["step", *(ORDER_KINDS[kind] for kind in kinds), "sequences"], rows),
-        *(["## Samples", "Generated without a prompt, with the moving averages of the weights."] if samples else []),
+        *(["## Samples", f"Generated {orders} without a prompt, with the averaged weights."] if samples else []),
         *(_code_block(text) for text in samples),
         "The file results.json has the arguments, the sources of the corpus, and the versions of all libraries.",
     ]

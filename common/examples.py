@@ -209,7 +209,7 @@ def _split_completion(prompt: Any, completion: Any, tools: list | None, tokenize
         raise ValueError(f"`prompt` and `completion` must both be text, or both {MESSAGES}, but are {given}.")
     prompt, completion = _check_messages("prompt", prompt), _check_messages("completion", completion)
     before = tokenizer.apply_chat_template(prompt, tools, tokenize=False, add_generation_prompt=True)
-    tokenization.check_chat(prompt, tokenizer, tools)
+    tokenization.check_chat(prompt + completion, tokenizer, tools)
     text = tokenizer.apply_chat_template(prompt + completion, tools, tokenize=False)
     if not text.startswith(before):
         raise ValueError("The chat template must keep the prompt as it is before an answer, but changes it.")

@@ -5,6 +5,7 @@ import copy
 import json
 import os
 import re
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -57,13 +58,18 @@ def load_tokenizer(name_or_path: str | Path) -> PreTrainedTokenizerBase:
 
 
 def check_chat(messages: list[dict[str, Any]], tokenizer: PreTrainedTokenizerBase, tools: list | None = None) -> None:
-    """Raise a `ValueError` if the chat template leaves out a message that is not of the user or the assistant."""
-    others = {i: one for i, one in enumerate(messages) if one["role"] not in ("user", "assistant")}
-    text = tokenizer.apply_chat_template(messages, tools, tokenize=False) if others else ""
-    for i, message in others.items():
+    """Raise an error if the chat template leaves out a message of the system or a tool. Warn of keys it leaves out."""
+    render = partial(tokenizer.apply_chat_template, tools=tools, tokenize=False)
+    for i, message in enumerate(messages):
         changed = [*messages[:i], message | {"content": f".{message['content']}"}, *messages[i + 1 :]]
-        if message["content"].strip() and tokenizer.apply_chat_template(changed, tools, tokenize=False) == text:
+        is_other = message["role"] not in ("user", "assistant") and message["content"].strip()
+        if is_other and render(changed) == render(messages):
             raise ValueError(f"The chat template leaves out message {i} ({message['role']!r}). Remove the message.")
+    template, given = tokenizer.get_chat_template(tools=tools), (*messages, {"tools": tools})
+    for key in {key for one in given for key in one if isinstance(one[key], str | list | dict) and one[key]}:
+        without = [{name: one[name] for name in one if name != key} for one in messages]
+        if not re.search(rf"\b{re.escape(key)}\b", template) and render(without) == render(messages):
+            logger.warning_once(f"The chat template leaves out `{key}`. Change the template, or move it to `content`.")
 
 
 def load_matching_tokenizer(config: AOGPTConfig, name_or_path: str) -> PreTrainedTokenizerBase:

@@ -195,6 +195,27 @@ def test_a_message_that_the_template_leaves_out_is_an_error(template: str) -> No
     assert encode(tokenizer, messages=chat)
 
 
+@pytest.mark.parametrize("template", [MARKED, UNMARKED])
+def test_values_of_messages_that_the_template_leaves_out_give_a_warning(
+    template: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    warnings: list[str] = []
+    monkeypatch.setattr("modeling_aogpt.tokenization.logger.warning_once", warnings.append)
+    tokenizer = KINDS["byte-level"]()
+    tools, chat = [{"name": "cat"}], [CHAT[0], CHAT[1] | {"thinking": "again", "weight": 1, "name": ""}]
+    for read, left_out in (
+        ("", {"thinking", "tools"}),
+        ("{% set enable_thinking = 1 %}{{ tools }}", {"thinking"}),
+        ("{{ m.thinking }}", {"tools"}),
+        ("{{ m }}{{ tools }}", set()),
+    ):
+        tokenizer.chat_template = template.replace("{{ m.content", read + "{{ m.content")
+        for values in ({"messages": chat}, {"prompt": chat[:1], "completion": chat[1:]}):
+            encode(tokenizer, tools=tools, **values)
+            assert {warning.split("`")[1] for warning in warnings} == left_out
+            warnings.clear()
+
+
 def test_tools_are_shown_without_the_nulls_of_parquet() -> None:
     tokenizer = KINDS["byte-level"]()
     tokenizer.chat_template = PLAIN

@@ -232,8 +232,13 @@ class AnyOrderLM(LM):
                 f"A completion must have 1 to {self.max_length} tokens, but one has {len(ids)}. Correct the "
                 "task or, for longer completions, increase `max_length`."
             )
-        before, after = cut_around(before, after, room)
+        before, after = self._cut(before, after, room)
         return Gap([*before, *ids, *after], len(before), len(ids))
+
+    def _cut(self, before: list[int], after: Sequence[int], room: int) -> tuple[list[int], Sequence[int]]:
+        if len(before) + len(after) > room:
+            warnings.warn(f"A context is too long for {self.max_length} positions. Its ends are cut off.", stacklevel=1)
+        return cut_around(before, after, room)
 
     def _score_all(
         self, queries: Sequence[Gap], disable_tqdm: bool, with_greedy: bool = True
@@ -346,7 +351,7 @@ class AnyOrderLM(LM):
         prefix, _ = self._split_at_mask(context)
         before, after = encode_between_masks(context, self.tokenizer)
         num_new = min(num_new, self.arguments.max_gap, self.max_length - 1)
-        before, after = cut_around(before, after or [self.tokenizer.eos_token_id], self.max_length - num_new)
+        before, after = self._cut(before, after or [self.tokenizer.eos_token_id], self.max_length - num_new)
         ids = self.filler.with_unknown_length(Gap([*before, *after], len(before), 0), num_new, **settings)
         ids = ids[: find_end(ids, find_special_ids(until, self.tokenizer))]
         return decode_after(before, ids, self.tokenizer, lacks_space(before, prefix, self.tokenizer))
@@ -359,7 +364,7 @@ class AnyOrderLM(LM):
         if min(limits) < num_new:
             text = f"A context is too long to add {num_new} tokens in {self.max_length} positions. Fewer are generated."
             warnings.warn(text, stacklevel=1)
-        given = [ids[limit - self.max_length :] for ids, limit in zip(given, limits, strict=True)]
+        given = [self._cut(ids, [], self.max_length - limit)[0] for ids, limit in zip(given, limits, strict=True)]
         eos = self.model.generation_config.eos_token_id
         ends = {self.tokenizer.eos_token_id, *(eos if isinstance(eos, list) else [eos])}
         ends |= find_special_ids(until, self.tokenizer)

@@ -3,6 +3,7 @@
 
 import json
 import re
+import warnings
 from functools import partial
 from itertools import accumulate, chain
 from pathlib import Path
@@ -104,6 +105,22 @@ def test_long_contexts_are_cut_at_their_outer_ends(folder: str, tiny_model: AOGP
     ]
     scores = score(lm, ("abcdefgh", "ij"), ("abcd<mask>ghij", "ef"), ("d<mask>cdefgh", "ab"))
     assert [value for value, _ in scores] == pytest.approx(expected, rel=1e-5)
+
+
+def test_a_context_that_is_cut_gives_a_warning(folder: str) -> None:
+    lm = AnyOrderLM(folder, max_length=6)
+    calls = [
+        lambda long: score(lm, (f"ab{long}", "cd")),
+        lambda long: score(lm, (f"a<mask>b{long}", "cd")),
+        lambda long: generate(lm, (f"ab{long}", {"max_gen_toks": 2})),
+        lambda long: generate(lm, (f"a<mask>b{long}", {"max_gen_toks": 2})),
+    ]
+    for call in calls:
+        for long, count in (("", 0), ("cde", 1)):
+            with warnings.catch_warnings(record=True) as found:
+                warnings.simplefilter("always")
+                call(long)
+            assert sum("Its ends are cut off" in str(warning.message) for warning in found) == count
 
 
 def test_default_length_is_that_of_the_run(folder: str) -> None:

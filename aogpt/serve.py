@@ -312,15 +312,16 @@ class Server:
         """Return the job of a request."""
         arguments = {**self.read_settings(query), "num_return_sequences": n}
         most, lengths = self.read_lengths(query, max_tokens or DEFAULT_MAX_TOKENS)
-        room = (most if has_gap else self.most) - max(map(len, prompts)) + has_gap
+        limit = most if has_gap else self.most
+        room = limit - max(map(len, prompts)) + has_gap
         default = min(DEFAULT_MAX_TOKENS, max(room, 1))
         fitting = (min if self.model.config.max_gap_length is None else max)(lengths)
         needed = fitting if has_gap else default if max_tokens is None else max_tokens
         if needed > room:
             raise ApiError(
                 400,
-                f"The text and {needed} more tokens are too long. The model takes {self.most} tokens, and with gaps "
-                f"{most}. Shorten the text, or request fewer tokens.",
+                f"The text and {needed} more tokens are too long. They may have {limit} tokens together. Shorten the "
+                "text, or request fewer tokens.",
                 code="context_length_exceeded",
             )
         if has_gap:
@@ -377,6 +378,8 @@ class Server:
                 raise ApiError(400, f"`{name}` is not supported in chats. Remove it.", name)
         if messages[-1]["role"] == "assistant":
             raise ApiError(400, "The last message must not have the role `assistant`. Remove it.", "messages")
+        if self.tokenizer.chat_template is None:
+            raise ApiError(400, "The tokenizer has no chat template. Set one and save it, or use `/v1/completions`.")
         try:
             prompt = self.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
             check_chat(messages, self.tokenizer)

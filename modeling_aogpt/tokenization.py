@@ -43,7 +43,7 @@ def load_tokenizer(name_or_path: str | Path) -> PreTrainedTokenizerBase:
     quiet = dict.fromkeys(("_raise_exceptions_for_missing_entries", "_raise_exceptions_for_connection_errors"), False)
     file = cached_file(name_or_path, "tokenizer.json", **quiet) if tokenizer.is_fast else None
     own = file and type(tokenizer.backend_tokenizer).from_file(file).encode(SAMPLE, add_special_tokens=False).ids
-    if file and own != (ids := tokenizer(SAMPLE, add_special_tokens=False).input_ids):
+    if file and own != (ids := tokenizer(SAMPLE, add_special_tokens=False, verbose=False).input_ids):
         logger.warning(
             f"{type(tokenizer).__name__} encodes {SAMPLE!r} differently from {file}, and decodes the ids to "
             f"{tokenizer.decode(ids)!r}. If the model was trained with that file, set `tokenizer_class` in "

@@ -447,6 +447,7 @@ def test_greedy_generation_at_random_positions_gives_a_warning(
         assert not messages
         model.generate(inputs, **{"do_sample": False} | random | others)
     assert len(messages) == 1
+    assert "an `order` that is not random" in messages[0]
     model.infill(torch.tensor([3, 11, 5]), [3], do_sample=False, **{"order": "confidence"} | random)
     assert messages[1:] == (messages[:1] if "order" in random else [])
 

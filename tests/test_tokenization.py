@@ -61,6 +61,16 @@ def test_a_pad_token_is_kept(tmp_path: Path) -> None:
     assert load_tokenizer(str(tmp_path)).pad_token_id == 1
 
 
+def test_loading_does_not_warn_of_long_texts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tokenizer = byte_level()
+    tokenizer.model_max_length = 4
+    tokenizer.save_pretrained(tmp_path)
+    warnings: list[str] = []
+    monkeypatch.setattr("transformers.tokenization_utils_base.logger.warning", warnings.append)
+    load_tokenizer(str(tmp_path))
+    assert warnings == []
+
+
 def test_the_space_before_a_mask_is_part_of_it_if_words_include_a_space() -> None:
     tokenizer = add_mask_token(byte_level())
     assert tokenizer.decode(tokenizer("a  <|mask|> cat\n<|mask|>").input_ids) == "a <|mask|> cat\n<|mask|>"

@@ -25,8 +25,11 @@ COMMON_FORWARD_ARGUMENTS = (
 )
 
 
-# Names in other projects (docs/names.md) that look like another name here, with the right name, or "" without one.
-OTHER_NAMES = {"gen_length": "max_new_tokens", "remasking": "order", "stride_length": "", "editing_threshold": ""}
+# Names in other projects or methods (docs/names.md) that look like another name here, with the right name, or "".
+OTHER_NAMES = {
+    **{"gen_length": "max_new_tokens", "max_new_tokens": "max_tokens", "remasking": "order"},
+    **dict.fromkeys(("stride_length", "editing_threshold", "right_shift_logits", "mask_id", "mask_token_id"), ""),
+}
 
 
 def is_integer(value: object) -> bool:
@@ -46,7 +49,10 @@ def is_number(value: object) -> bool:
 
 def suggest(name: str, known: Iterable[str]) -> str:
     """Return " Did you mean ...?" with the name in `known` that is most similar to `name`, or "" if none is similar."""
-    close = get_close_matches(OTHER_NAMES.get(name, name), list(known), n=1)
+    known = list(known)
+    while name in OTHER_NAMES and name not in known:
+        name = OTHER_NAMES[name]
+    close = get_close_matches(name, known, n=1)
     return f" Did you mean `{close[0]}`?" if close else ""
 
 

@@ -68,6 +68,8 @@ def test_a_value_that_is_not_a_choice_is_an_error(value: object) -> None:
 def test_a_close_name_is_suggested() -> None:
     assert suggest("order", ["input_ids", "orders"]) == " Did you mean `orders`?"
     assert suggest("xyz", ["input_ids", "orders"]) == ""
+    assert suggest("gen_length", ["min_new_tokens", "max_tokens"]) == " Did you mean `max_tokens`?"  # in a server
+    assert suggest("mask_id", ["unmasking"]) == ""
 
 
 # ------------------------------------------------------------------------------------------------------------ tensors

@@ -15,7 +15,6 @@ from transformers.utils import cached_file, extract_commit_hash
 
 from common.files import atomic_folder, hash_file
 from modeling_aogpt.loading import ADAPTER, Model, find_base, load_model, restore_generation_config
-from modeling_aogpt.loading import find_model as find_model  # for the commands
 from modeling_aogpt.tokenization import load_tokenizer
 
 

@@ -29,7 +29,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from common.commands import Options, Parser, one_line_errors, option, progress_bar
 from common.files import write_json, write_text
 from common.hardware import hardware, versions
-from common.models import find_model, identity_of_configs, identity_of_weights
+from common.models import identity_of_configs, identity_of_weights
 from common.processes import check_same_everywhere, start_accelerator, together
 from common.reports import Panel, save_panels
 from common.results import check_is_no_run, default_length
@@ -37,7 +37,7 @@ from eval.journal import Journal, make_generator, name_by_content
 from eval.judging import Judge, Sample, distinct, make_samples, unigram_entropy
 from eval.tables import GENERATIVE, GENERATIVE_STEPS, generative_table
 from modeling_aogpt.generation_config import AnyOrderGenerationConfig
-from modeling_aogpt.loading import load_model, read_config
+from modeling_aogpt.loading import find_model, load_model, read_config
 from modeling_aogpt.tokenization import load_tokenizer
 from modeling_aogpt.unmasking import SCORE_UNMASKING
 
@@ -191,19 +191,9 @@ def _make_cells(name: str, arguments: GenerativeArguments) -> Cells:
             f"`length` must be at most {longest}, the `max_position_embeddings` of {name}, but is {length}. "
             "Decrease `length`."
         )
-    names = (
-        "top_p_rule",
-        "schedule",
-        "unmasking",
-        "order",
-        "block_length",
-        "num_samples",
-        "batch_size",
-        "seed",
-        "dtype",
-    )
+    varied = ("output_dir", "steps", "top_p", "temperature", "judge")
     of_model = {"model": name, "weights": identity_of_weights(name), "configs": identity_of_configs(name)}
-    shared = {key: getattr(arguments, key) for key in (*names, "seed", "dtype")} | {"length": length}
+    shared = {key: value for key, value in asdict(arguments).items() if key not in varied} | {"length": length}
     cells = (
         of_model | {"steps": steps, "top_p": top_p, "temperature": temperature} | shared
         for (top_p, temperature), steps in itertools.product(arguments.settings(), arguments.steps)

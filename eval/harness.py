@@ -39,7 +39,7 @@ from aogpt.texts import cut_around, decode_after, find_end, find_special_ids, la
 from common.commands import Options, one_line_errors, option, progress_bar
 from common.encoding import warn_of_unknown
 from common.hardware import default_device
-from common.models import check_own_tokenizer, find_model, identity_of_configs, identity_of_weights
+from common.models import check_own_tokenizer, identity_of_configs, identity_of_weights
 from common.processes import gather, start_accelerator
 from common.results import default_length
 from eval.infilling import Filler, Gap
@@ -48,7 +48,7 @@ from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM
 from modeling_aogpt.devices import rows_per_head_call
 from modeling_aogpt.infill import encode_between_masks, encode_parts, pad_texts
 from modeling_aogpt.likelihood import ROWS_PER_HEAD_CALL
-from modeling_aogpt.loading import load_pretrained, read_any_config
+from modeling_aogpt.loading import find_model, load_pretrained, read_any_config
 from modeling_aogpt.orders import ORDER_NAMES, Orders, group_orders, index_by_rank
 from modeling_aogpt.tokenization import load_tokenizer
 from modeling_aogpt.validation import check_choice, check_integer, suggest

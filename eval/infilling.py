@@ -34,7 +34,7 @@ from common.data import evenly_spaced, load_data_of_run
 from common.examples import encode_example
 from common.files import make_folder, write_json, write_text
 from common.hardware import versions
-from common.models import find_model, identity_of_configs, identity_of_weights
+from common.models import identity_of_configs, identity_of_weights
 from common.processes import in_turn, start_accelerator
 from common.reports import markdown_table
 from common.results import check_is_no_run, default_length, settings_of_run
@@ -44,7 +44,7 @@ from eval.estimates import bits_per_byte_over, wilson_interval
 from eval.journal import Journal, name_by_content
 from eval.tables import show_metric
 from modeling_aogpt.generation_config import AnyOrderGenerationConfig
-from modeling_aogpt.loading import Model, load_model, read_config
+from modeling_aogpt.loading import Model, find_model, load_model, read_config
 from modeling_aogpt.tokenization import load_tokenizer
 
 BEFORE = "only the text before, known length"

@@ -32,7 +32,7 @@ from common.data_arguments import SampleBy
 from common.encoding import encode_documents
 from common.files import write_json
 from common.hardware import hardware, versions
-from common.models import check_own_tokenizer, find_model, identity_of_configs, identity_of_weights, longest_sequence
+from common.models import check_own_tokenizer, identity_of_configs, identity_of_weights, longest_sequence
 from common.packing import leave_out_long, pad, total
 from common.processes import in_turn, start_accelerator
 from common.results import check_is_no_run, default_length, settings_of_run
@@ -50,6 +50,7 @@ from eval.protocols import (
 )
 from eval.scorers import MEASURES, RANDOM_MEASURES, AnyOrderScorer, CausalScorer, ModelScorer, load_scorer
 from eval.tables import paper_table, zero_shot_table
+from modeling_aogpt.loading import find_model
 from modeling_aogpt.tokenization import load_tokenizer
 from modeling_aogpt.validation import check_choice, check_even, check_integer
 

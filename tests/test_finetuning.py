@@ -22,14 +22,14 @@ from transformers import AddedToken, AutoModel, LlamaConfig, LlamaForCausalLM, P
 from common.data import Data, load_data, load_data_of_run
 from common.data_arguments import DataArguments
 from common.examples import EXAMPLE, ExampleError, _encode_batch, encode_example, format_example, make_examples
-from common.models import find_model, load_merged
+from common.models import load_merged
 from common.tokenizers import train_tokenizer, vocabulary_arguments
 from eval.infilling import Filler
 from eval.zero_shot import ScoringArguments, zero_shot
 from model_cards.publish import PublishArguments, stage
 from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM, DataCollatorForAnyOrderLM
 from modeling_aogpt.infill import encode_between_masks
-from modeling_aogpt.loading import find_base, load_model, read_config
+from modeling_aogpt.loading import find_base, find_model, load_model, read_config
 from tests.killed_runs import Trainer, find_differences, find_wrong_losses, run_with_kills
 from tests.tokenizers_of_all_kinds import KINDS
 from tests.training_runs import results, train

@@ -7,10 +7,9 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModel, AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 
-from common.models import find_model
 from common.tokenizers import train_tokenizer, vocabulary_arguments
 from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM, MDMEncoderConfig, MDMEncoderForMaskedLM
-from modeling_aogpt.loading import load_model, load_pretrained, read_any_config
+from modeling_aogpt.loading import find_model, load_model, load_pretrained, read_any_config
 from modeling_aogpt.tokenization import add_mask_token, load_tokenizer
 from tests import references
 from tests.references import remove_weight

@@ -11,8 +11,7 @@ import yaml
 from common.commands import Parser
 from common.data_arguments import DataArguments
 from common.files import read_yaml
-from common.models import find_model
-from modeling_aogpt.loading import find_base
+from modeling_aogpt.loading import find_base, find_model
 from modeling_aogpt.validation import suggest
 from training import architecture
 from training.architecture import Architecture, add_architecture_keys, read_architecture

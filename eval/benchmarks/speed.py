@@ -24,10 +24,9 @@ import torch
 from common.commands import Options, Parser, command_line, one_line_errors, option, progress_bar
 from common.files import make_folder
 from common.hardware import default_device, device_name, num_cores, versions
-from common.models import find_model
 from eval.benchmarks.contenders import CONTENDERS, Contender, make_contenders
 from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM
-from modeling_aogpt.loading import find_device, load_pretrained
+from modeling_aogpt.loading import find_device, find_model, load_pretrained
 from modeling_aogpt.validation import check_choice, check_integer
 
 SIZES = {

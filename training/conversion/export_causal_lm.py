@@ -19,9 +19,10 @@ from transformers import AutoConfig, GenerationConfig, PreTrainedConfig, PreTrai
 
 from common.commands import Parser, one_line_errors
 from common.files import atomic_folder, check_empty_folder
-from common.models import find_model, load_merged
+from common.models import load_merged
 from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM
 from modeling_aogpt.conversion import read_json
+from modeling_aogpt.loading import find_model
 from modeling_aogpt.tokenization import MASK, load_tokenizer
 from training.conversion.causal_lm import SOURCE_FACTS
 from training.conversion.core import COMMON_SETTINGS, check_predictions, make_causal

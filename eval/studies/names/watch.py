@@ -20,11 +20,10 @@ from transformers import PreTrainedTokenizerBase
 from common.commands import Options, Parser, one_line_errors, option
 from common.files import atomic_file
 from common.hardware import default_device
-from common.models import find_model
 from common.results import default_length
 from common.tokenizers import num_unpadded
 from modeling_aogpt.generation import AnyOrderGenerationOutput
-from modeling_aogpt.loading import load_model
+from modeling_aogpt.loading import find_model, load_model
 from modeling_aogpt.orders import ORDER_NAMES
 from modeling_aogpt.tokenization import load_tokenizer
 from modeling_aogpt.unmasking import CERTAINTY_MEASURES

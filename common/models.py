@@ -14,7 +14,8 @@ from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 from transformers.utils import cached_file, extract_commit_hash
 
 from common.files import atomic_folder, hash_file
-from modeling_aogpt.loading import ADAPTER, Model, find_base, load_model, restore_generation_config
+from modeling_aogpt.conversion import ADAPTER
+from modeling_aogpt.loading import Model, find_base, load_model, restore_generation_config
 from modeling_aogpt.tokenization import load_tokenizer
 
 

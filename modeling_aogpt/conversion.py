@@ -13,10 +13,12 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from transformers import PreTrainedModel
+from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
 
 Tensors = dict[str, torch.Tensor]
 
 TABLE, HEAD = "model.embed_tokens.weight", "lm_head.weight"
+ADAPTER = "adapter_config.json"  # in the folder of a LoRA adapter
 FILE_NAME = re.compile(r"\w[\w.-]*", re.ASCII)  # without a folder
 
 
@@ -58,13 +60,22 @@ def read_index(path: Path) -> dict[str, str]:
     return files
 
 
+def find_weights(folder: Path) -> list[str]:
+    """Return the main file of the model or adapter in a folder, if any. Raise a `ValueError` if there are several."""
+    found = [name for name in (ADAPTER, SAFE_WEIGHTS_NAME, SAFE_WEIGHTS_INDEX_NAME) if (folder / name).exists()]
+    if SAFE_WEIGHTS_INDEX_NAME in found and SAFE_WEIGHTS_NAME in read_index(folder / SAFE_WEIGHTS_INDEX_NAME).values():
+        found.remove(SAFE_WEIGHTS_INDEX_NAME)  # some programs write an index of a single file
+    if len(found) > 1:
+        raise ValueError(f"{folder} holds more than one model: {', '.join(found)}. Keep the files of one.")
+    return found
+
+
 def read_tensors(folder: Path) -> Tensors:
     """Return the tensors of model.safetensors, or of the files in its index (model.safetensors.index.json)."""
-    index = folder / "model.safetensors.index.json"
-    is_divided = index.exists() and not (folder / "model.safetensors").exists()
-    files = read_index(index) if is_divided else {}
+    is_divided = find_weights(folder) == [SAFE_WEIGHTS_INDEX_NAME]
+    files = read_index(folder / SAFE_WEIGHTS_INDEX_NAME) if is_divided else {}
     tensors = {}
-    for name in sorted({*files.values()}) or ["model.safetensors"]:
+    for name in sorted({*files.values()}) or [SAFE_WEIGHTS_NAME]:
         try:
             tensors |= load_file(folder / name)
         except (OSError, SafetensorError) as error:

@@ -7,14 +7,13 @@ from typing import Any
 import torch
 from safetensors import SafetensorError
 from transformers import AutoConfig, AutoModel, PreTrainedConfig, PreTrainedModel
-from transformers.utils import GENERATION_CONFIG_NAME, SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
+from transformers.utils import GENERATION_CONFIG_NAME
 
 from .configuration_aogpt import AOGPTConfig
-from .conversion import read_index, read_json
+from .conversion import ADAPTER, find_weights, read_index, read_json
 from .modeling_aogpt import AOGPTForAnyOrderLM
 from .modeling_mdm_encoder import MDMEncoderForMaskedLM
 
-ADAPTER = "adapter_config.json"  # in the folder of a LoRA adapter
 Model = AOGPTForAnyOrderLM | MDMEncoderForMaskedLM
 
 
@@ -39,12 +38,7 @@ def find_model(name_or_path: str | Path) -> str:
 def find_base(name_or_path: str | Path) -> str | None:
     """Return the base model of an adapter in a folder, or None. Raise a `ValueError` if the folder cannot be used."""
     path = Path(name_or_path)
-    found = [name for name in (ADAPTER, SAFE_WEIGHTS_NAME, SAFE_WEIGHTS_INDEX_NAME) if (path / name).exists()]
-    if SAFE_WEIGHTS_INDEX_NAME in found and SAFE_WEIGHTS_NAME in read_index(path / SAFE_WEIGHTS_INDEX_NAME).values():
-        found.remove(SAFE_WEIGHTS_INDEX_NAME)  # some programs write an index of a single file
-    if len(found) > 1:
-        raise ValueError(f"{path} holds more than one model: {', '.join(found)}. Keep the files of one.")
-    adapter = read_json(path / ADAPTER) if ADAPTER in found else {}
+    adapter = read_json(path / ADAPTER) if ADAPTER in find_weights(path) else {}
     if "num_virtual_tokens" in adapter:  # of prompt tuning and prefix tuning
         raise ValueError(f"{path} has virtual tokens, which are not supported. Train another adapter, such as LoRA.")
     if (init := str(adapter.get("init_lora_weights"))).startswith("pissa_niter"):

@@ -257,6 +257,16 @@ def test_a_llada_can_have_tied_weights_and_defaults(has_head: bool, llada: Path,
         convert(str(llada), tmp_path / "other")
 
 
+@pytest.mark.parametrize("other", ["adapter_config.json", "model.safetensors.index.json"])
+def test_files_of_another_model_in_the_folder_are_an_error(other: str, tmp_path: Path) -> None:
+    """Transformers would also load the adapter."""
+    save_dllm(make_causal("qwen2"), tmp_path / "source")
+    (tmp_path / "source" / other).write_text('{"weight_map": {"a": "b.safetensors"}}')
+    with pytest.raises(ValueError, match=f"more than one model: .*{other}"):
+        convert(str(tmp_path / "source"), tmp_path / "model")
+    assert not (tmp_path / "model").exists()
+
+
 def test_all_ends_of_text_are_known(tmp_path: Path) -> None:
     save_dllm(make_causal("qwen3"), tmp_path / "source", eos_token_id=[13, 12])
     (tmp_path / "source" / "generation_config.json").unlink()

@@ -74,6 +74,12 @@ def test_outputs_equal_those_of_the_released_code(source: Path, name: str, atten
     check_golden(model, name)
 
 
+def test_an_adapter_in_the_folder_is_an_error(source: Path) -> None:
+    (source / "adapter_config.json").write_text("{}")
+    with pytest.raises(ValueError, match=r"more than one model: adapter_config\.json, model\.safetensors"):
+        load_released(source)
+
+
 def test_a_converted_folder_loads_with_all_released_weights(source: Path, name: str, tmp_path: Path) -> None:
     written = convert(source, tmp_path / "new" / "model")
     assert (written.config.vocab_size, written.config.num_valid_tokens, written.config.mask_token_id) == (97, 96, 96)

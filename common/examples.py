@@ -84,9 +84,9 @@ def encode_examples(
     """Return a dataset of `input_ids`, `labels`, `in_turns`, `num_unlearned`, `num_tokens` and `num_bytes`.
 
     `labels` are -100 in the context. `in_turns` is described in [`DataCollatorForAnyOrderLM`]. `num_unlearned` counts
-    the messages of the assistant in a chat that have no loss. `num_bytes` is the number of UTF-8 bytes of the answers,
-    plus one for each end. A start token at the beginning of a chat is left out, because the model adds it. Raise an
-    `ExampleError` if an example does not have the expected form.
+    the messages of the assistant in a chat that have no loss. `num_bytes` is the number of UTF-8 bytes of the answers.
+    A special token, such as an end, counts as one byte. A start token at the beginning of a chat is left out, because
+    the model adds it. Raise an `ExampleError` if an example does not have the expected form.
     """
     numbers = Sequence(Value("int32"))
     columns = {"input_ids": numbers, "labels": numbers, "in_turns": Value("bool"), "num_unlearned": Value("int64")}
@@ -106,21 +106,28 @@ def _encode_batch(
     examples: list[str], tokenizer: PreTrainedTokenizerBase, select: Callable, start_token_id: int | None
 ) -> dict[str, list]:
     rows = [encode_example(example, tokenizer, start_token_id) for example in select(examples)]
+    special = special_ids(tokenizer)
     return {
         **{name: [row[name] for row in rows] for name in ("input_ids", "labels", "in_turns", "num_unlearned")},
         "num_tokens": [len(row["input_ids"]) for row in rows],
-        "num_bytes": [_count_bytes(row["input_ids"], row["labels"], tokenizer) for row in rows],
+        "num_bytes": [_count_bytes(row["input_ids"], row["labels"], tokenizer, special) for row in rows],
     }
 
 
-def _count_bytes(ids: list[int], labels: list[int], tokenizer: PreTrainedTokenizerBase) -> int:
+def special_ids(tokenizer: PreTrainedTokenizerBase) -> set[int]:
+    """Return the ids of special tokens that are not text, such as ends of text and of messages."""
+    special = {token for token, value in tokenizer.added_tokens_decoder.items() if value.special}
+    return special - {tokenizer.unk_token_id} | {tokenizer.eos_token_id}
+
+
+def _count_bytes(ids: list[int], labels: list[int], tokenizer: PreTrainedTokenizerBase, special: set[int]) -> int:
     """Return the number of bytes of the answers. Decoded without its context, an answer could lose its first space."""
     total = before = end = 0
     for is_context, run in groupby(label == -100 for label in labels):
         end += len(list(run))
         size = len(tokenizer.decode(ids[:end], skip_special_tokens=True).encode())
         total, before = total + (0 if is_context else size - before), size
-    return total + labels.count(tokenizer.eos_token_id)
+    return total + sum(label in special for label in labels)
 
 
 def encode_example(example: str, tokenizer: PreTrainedTokenizerBase, start_token_id: int | None) -> dict[str, Any]:
@@ -182,8 +189,7 @@ def _encode_chat(
     parts = [(text[start:end], number % 2 == 1) for number, (start, end) in enumerate(pairwise(cuts))]
     ids, is_answer = _encode(parts, tokenizer)
     # Templates may close an answer after its mark, with any special token, but the model must learn to end it.
-    special = {token for token, value in tokenizer.added_tokens_decoder.items() if value.special}
-    special = special - {tokenizer.unk_token_id} | {tokenizer.eos_token_id}
+    special = special_ids(tokenizer)
     for index in range(1, len(ids)):
         is_open = special.isdisjoint(ids[max(index - 2, 0) : index])
         is_end = ids[index] == tokenizer.eos_token_id or (is_open and ids[index] in special)

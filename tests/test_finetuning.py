@@ -34,6 +34,7 @@ from tests.killed_runs import Trainer, find_differences, find_wrong_losses, run_
 from tests.tokenizers_of_all_kinds import KINDS
 from tests.training_runs import results, train
 from training.arguments import TrainingArguments
+from training.batches import rows_of_samples
 from training.checkpoints import checkpoints_in
 from training.conversion.causal_lm import convert
 from training.conversion.export_causal_lm import export
@@ -358,6 +359,14 @@ def test_each_end_of_an_answer_is_a_byte() -> None:
     assert sizes[1] == 2 * sizes[0]
 
 
+def test_a_special_token_that_ends_an_answer_is_a_byte(tokenizer: PreTrainedTokenizerBase) -> None:
+    tokenizer = copy.deepcopy(tokenizer)
+    tokenizer.add_special_tokens({"additional_special_tokens": ["<|im_end|>"]})
+    tokenizer.chat_template = MARKED.replace("<|endoftext|>", "<|im_end|>")
+    (size,) = _encode_batch([json.dumps({"messages": CHAT})], tokenizer, list, None)["num_bytes"]
+    assert size == len("words") + 1 + len("12 cats") + 1 + 1  # the last one is end-of-text
+
+
 def test_messages_without_loss_are_counted(
     tokenizer: PreTrainedTokenizerBase, tmp_path: Path, datasets_cache: None, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -465,6 +474,10 @@ def test_run_learns_the_answers(
     assert loss == pytest.approx(again)  # although the passes have other lengths
     (first, last) = results(tmp_path / "whole")["evaluations"]
     assert last["left_to_right"] < first["left_to_right"]
+    sizes, count = load(str(tmp_path / "examples.jsonl"), model_folder).train["num_tokens"][:], last["step"] * 4
+    assert len(set(sizes)) > 1
+    samples = rows_of_samples([*range(count)], len(sizes), 0)
+    assert results(tmp_path / "whole")["tokens"] == sum(sizes[row] for row in samples)
     assert load_data_of_run(tmp_path / "whole").facts == results(tmp_path / "whole")["corpus"]
     earlier = results(tmp_path / "whole")  # a run of an earlier version
     del earlier["corpus"]["held_out_ids"]

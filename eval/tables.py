@@ -107,6 +107,27 @@ def show_metric(metric: str, digits: int) -> Callable[[dict[str, Any]], str]:
     )
 
 
+def describe_orders(measure: str, arguments: dict[str, Any]) -> str:
+    """Return the orders in which a text was scored."""
+    if measure == "left_to_right":
+        return ORDER_KINDS[measure]
+    contexts = f", {arguments['ensemble_size']} context orders" if measure == "ensemble" else ""
+    number = f", {arguments['num_orders']} per sequence" if arguments["num_orders"] > 1 else ""
+    return f"{ORDER_KINDS['any_order']}{contexts}{number}"
+
+
+def describe_text(name: str, results: dict[str, Any], measure: str) -> str:
+    """Return how text files were cut into sequences, and the precision of their scores."""
+    precision, dtype = results["mixed_precision"][measure], results["arguments"]["dtype"]
+    dataset = results["datasets"][name]
+    unit = dataset.get("sample_by", "line")  # earlier versions did not record it
+    parts = [dataset["packing"], f"sequences of {results['sequence_length']} tokens"]
+    parts += [f"one document per {unit.replace('document', 'file')}"] * (unit != "line")
+    parts += [f"mixed precision {precision!r}"] * (precision != "no")
+    parts += [f"weights in {dtype}"] * (dtype != "float32")
+    return ", ".join(parts)
+
+
 # Columns of the table of eval/zero_shot.py. To add a column, add a line: the header, `l` or `r` for the alignment, and
 # a function that returns the text of a cell. The function gets the results of one measure on one text, with the keys
 # `text` and `measure`. `_score_text` in eval/zero_shot.py computes these results.
@@ -115,7 +136,7 @@ COLUMNS: dict[str, tuple[str, Callable[[dict[str, Any]], str]]] = {
     "documents": ("r", lambda result: f"{result['documents']:,}"),
     "tokens": ("r", lambda result: f"{result['tokens']:,}"),
     "dropped": ("r", lambda result: f"{result['dropped_tokens']:,}"),
-    "log-likelihood": ("l", lambda result: MEASURE_NAMES[result["measure"]]),
+    "log-likelihood": ("l", lambda result: describe_orders(result["measure"], result["arguments"])),
     "sequences": ("r", lambda result: f"{result['sequences']:,}"),
     "perplexity": ("r", show_metric("perplexity", 2)),
     "bits per byte": ("r", show_metric("bits_per_byte", 4)),
@@ -123,11 +144,14 @@ COLUMNS: dict[str, tuple[str, Callable[[dict[str, Any]], str]]] = {
 
 
 def zero_shot_table(runs: Sequence[dict[str, Any]]) -> str:
-    """Return a table of all measures of `runs`. If there are several runs, its first column is the model."""
-    first = {"model": ("l", lambda result: result["model"])} if len(runs) > 1 else {}
-    columns = first | COLUMNS
+    """Return a table of all measures of `runs`. If there are several, the first columns are model and settings."""
+    first = {
+        "model": ("l", lambda result: result["model"]),
+        "settings": ("l", lambda result: describe_text(result["text"], result, result["measure"])),
+    }
+    columns = (first if len(runs) > 1 else {}) | COLUMNS
     results = [
-        {"model": run["model"], "text": name, "measure": measure} | text | values
+        {"text": name, "measure": measure} | run | text | values
         for run in runs
         for name, text in run["datasets"].items()
         for measure, values in text["measures"].items()

@@ -23,7 +23,7 @@ def make_results(**changed: Any) -> dict[str, Any]:
         "sequence_length": 1024,
         "mixed_precision": {"left_to_right": "bf16", "any_order": "no", "ensemble": "no"},
         "published_precision": {"left_to_right": "bf16", "any_order": "no", "ensemble": "no"},
-        "arguments": {"dtype": "float32", "ensemble_size": 8},
+        "arguments": {"dtype": "float32", "ensemble_size": 8, "num_orders": 1},
         "datasets": {
             "ptb": {
                 "split": "test",
@@ -57,6 +57,22 @@ def test_a_column_is_added_in_one_place(monkeypatch: pytest.MonkeyPatch) -> None
     assert header.endswith("| perplexity | bits per byte | error |")
     assert rule == "|:--|--:|--:|--:|:--|--:|--:|--:|--:|"
     assert row == "| mine.txt | 1 | 9 | 0 | random orders | 1 | 40.00 ± 0.50 |  | 0.500 |"
+
+
+def test_several_evaluations_of_text_files_can_be_told_apart() -> None:
+    scored = {"documents": 1, "tokens": 9, "dropped_tokens": 0, "measures": {"ensemble": METRICS | {"sequences": 1}}}
+    runs = [
+        make_results(
+            datasets={"text files": scored | {"files": ["mine.txt"], "packing": "packed"}},
+            sequence_length=length,
+            arguments={"dtype": "float32", "ensemble_size": size, "num_orders": 1},
+        )
+        for length, size in ((16, 4), (16, 8), (1024, 8))
+    ]
+    _, _, *rows = zero_shot_table(runs).split("\n\n")[0].splitlines()
+    assert len(set(rows)) == 3
+    assert rows[0].startswith("| mine | packed, sequences of 16 tokens | mine.txt | 1 |")
+    assert "| random orders, 4 context orders |" in rows[0]
 
 
 def test_published_results_agree_with_the_model_cards() -> None:
@@ -107,7 +123,7 @@ def test_departures_from_the_protocol_are_marked(changed: dict[str, Any], num_ma
 def test_results_of_text_files_have_a_table_of_their_own(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     metrics = METRICS | {"sequences": 7, "bits_per_byte": 1.5, "bits_per_byte_standard_error": 0.25}
     scored = {"documents": 5, "tokens": 1234, "dropped_tokens": 0, "measures": {"any_order": metrics}}
-    scored["files"] = ["mine.txt"]
+    scored |= {"files": ["mine.txt"], "packing": "packed"}
     files = [tmp_path / f"{name}.json" for name in ("one", "two", "published")]
     for file in files[:2]:
         file.write_text(json.dumps(make_results(model=file.stem, datasets={"text files": scored})))
@@ -115,6 +131,6 @@ def test_results_of_text_files_have_a_table_of_their_own(tmp_path: Path, capsys:
     main(list(map(str, files)))
     shown = capsys.readouterr().out
     assert shown.count("| mine.txt | 5 | 1,234 | 0 | random orders | 7 | ") == 2
-    assert "\n| two | mine.txt | " in shown
+    assert "\n| two | packed, sequences of 1024 tokens | mine.txt | " in shown
     assert shown.count("| 1.5000 ± 0.2500 |") == 2
     assert shown.count("| **mine** |") == 2

@@ -196,6 +196,7 @@ def test_lora_needs_no_gradients_and_optimizer_state_for_frozen_weights(
         main()
         rows = dict(re.findall(r"^\| (\w.*?) \| (.*?) \|$", capsys.readouterr().out, re.MULTILINE))
         sizes_of_state.append(rows)
+    assert sizes_of_state[0]["tokens"].startswith("at most ")  # examples are not padded
     assert sizes_of_state[1]["parameters"].endswith(f", LoRA trains {3 * 2 * 4 * 1024:,}")
     assert sizes_of_state[1]["disk"].startswith("3 checkpoints of 0.0 GB, model of 0.0 GB")
     assert gigabytes(sizes_of_state[1]) < gigabytes(sizes_of_state[0]) / 5
@@ -203,6 +204,7 @@ def test_lora_needs_no_gradients_and_optimizer_state_for_frozen_weights(
     copy = gigabytes(sizes_of_state[2]) - gigabytes(sizes_of_state[0])
     assert copy == pytest.approx(4 * num_parameters / 1e9, abs=0.11)
     flops = [float(rows["FLOPs"]) for rows in sizes_of_state]
+    assert flops[1] == pytest.approx(flops[0] * 2 / 3, rel=0.01)  # no gradients of frozen weights
     assert flops[2] == pytest.approx(flops[0] * 4 / 3, rel=0.01)  # `gaps_last` may be left to right
     monkeypatch.setattr(sys, "argv", [*command, "--per_device_batch_size=1", "--lora_rank=4", "--gpu_memory=0.01"])
     with pytest.raises(SystemExit, match=r"does not fit.*`quantization`"):

@@ -3,9 +3,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
 
-from modeling_aogpt import AOGPTConfig, MDMEncoderConfig
+from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM, MDMEncoderConfig
 from training import tracking
+from training.arguments import TrainingArguments
+from training.lora import add_lora
+from training.objectives import AnyOrderObjective
 from training.tracking import flops_per_token, logger_types, start_tracker
 
 
@@ -45,3 +50,22 @@ def test_number_of_operations() -> None:
     assert flops_per_token(llama, 1024) == pytest.approx(6 * weights + 6 * 12 * 768 * 1024)
     weights = 12 * 12 * 768**2 + 768 * 50304 / 2
     assert flops_per_token(MDMEncoderConfig(), 1024) == pytest.approx(6 * weights + 12 * 12 * 768 * 1024)
+
+
+def test_number_of_operations_with_lora(tmp_path: Path) -> None:
+    """Frozen weights have no gradients. On a CPU, PyTorch counts no operations of attention."""
+    config = AOGPTConfig(
+        vocab_size=64, num_valid_tokens=63, mask_token_id=63, hidden_size=64, num_hidden_layers=2,
+        num_attention_heads=2, max_position_embeddings=32, position_encoding="rotary", target_injection="none",
+    )  # fmt: skip
+    model = AOGPTForAnyOrderLM(config)
+    counts, attention = [], flops_per_token(config, 32) - flops_per_token(config, 0)
+    for rank in (0, 1):
+        if rank:
+            add_lora(model, TrainingArguments(lora_rank=rank, init_from=str(tmp_path)))
+        batch = torch.zeros(3, 32, dtype=torch.long), torch.arange(32).expand(3, -1)
+        with FlopCounterMode(display=False) as counter:
+            AnyOrderObjective(model)(*batch).backward()
+        counts.append(counter.get_total_flops() / 96)
+    assert counts[0] == flops_per_token(config, 32) - attention
+    assert counts[1] == pytest.approx(flops_per_token(config, 32, is_frozen=True) - attention, rel=0.05)

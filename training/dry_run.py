@@ -94,10 +94,11 @@ def estimate_run(
     num_trained = sum(weight.numel() for weight in trainable_weights(model).values())
     passes = accumulation_steps(training, num_processes)
     batch_tokens = training.batch_size * data.sequence_length
-    # With distillation, the initial model also predicts the left-to-right sequences (forward pass only).
+    # With distillation, the initial model also predicts the left-to-right sequences (2 operations for each weight).
     fractions = training.left_to_right_fraction, training.final_left_to_right_fraction or 0.0
     share = max(*fractions, training.orders in LEFT_TO_RIGHT_ORDERS) if training.distillation_weight else 0.0
-    step_flops = batch_tokens * flops_per_token(config, data.sequence_length) * (1 + share / 3)
+    is_frozen = training.lora_rank > 0
+    step_flops = batch_tokens * flops_per_token(config, data.sequence_length, is_frozen) * (1 + share / (3 - is_frozen))
     seconds = step_flops / (num_processes * gpu.peak_flops * options.mfu)
     hours = training.max_steps * seconds / 3600
     shape = (training.batch_size // passes // num_processes, data.sequence_length)
@@ -110,9 +111,10 @@ def estimate_run(
         "speed": f"{3600 / seconds:,.0f} steps per hour at {options.mfu:.0%} MFU",
         "time": (f"{hours:,.1f} hours" if hours < 24 else f"{hours / 24:,.1f} days") + " without evaluations",
     }
+    most = "at most " if data.packing == "documents" else ""  # examples are not padded to `sequence_length`
     values = {
         "parameters": f"{num_parameters:,}" + (f", LoRA trains {num_trained:,}" if training.lora_rank else ""),
-        "tokens": f"{training.max_steps * batch_tokens:,} ({batch_tokens:,} per step)",
+        "tokens": f"{most}{training.max_steps * batch_tokens:,} ({batch_tokens:,} per step)",
         "FLOPs": f"{training.max_steps * step_flops:.2e}",
         "machine": f"{num_processes} x {'CPU' if is_cpu else name}, {passes} pass{'es' if passes > 1 else ''} per step",
         **({} if is_cpu else speed),

@@ -30,10 +30,11 @@ def start_tracker(accelerator: Any, tracker: str, output_dir: Path, settings: di
         accelerator.init_trackers("aogpt", config=settings, init_kwargs={tracker: {"name": output_dir.name}})
 
 
-def flops_per_token(config: AOGPTConfig | MDMEncoderConfig, length: int) -> float:
+def flops_per_token(config: AOGPTConfig | MDMEncoderConfig, length: int, is_frozen: bool = False) -> float:
     """Return the number of floating-point operations per token of a training step.
 
-    The number includes 6 operations for each weight of the layers and the head, and the matrix products of attention
+    The number includes 6 operations for each weight of the layers and the head, or 4 if they are frozen (LoRA, whose
+    own few weights are not included), because they have no gradients. It includes the matrix products of attention
     (half of them for causal attention). All objectives of an encoder mask half of the tokens on average, and apply the
     head only to these. The number does not include recomputation. Modulations are not included either, because they can
     be computed once per target position instead of once per row.
@@ -44,4 +45,4 @@ def flops_per_token(config: AOGPTConfig | MDMEncoderConfig, length: int) -> floa
     mlp = (3 if config.gated_mlp else 2) * width * config.intermediate_size
     weights = layers * (projections + mlp) + width * config.vocab_size / (2 if is_encoder else 1)
     attention = 12.0 * layers * config.num_attention_heads * config.head_dim * length
-    return 6.0 * weights + (attention if is_encoder else attention / 2)
+    return (4.0 if is_frozen else 6.0) * weights + (attention if is_encoder else attention / 2)

@@ -13,7 +13,7 @@ from common.files import read_json
 from common.reports import with_error
 from common.results import ORDER_KINDS, WITHOUT_EFFECT, model_evaluation
 from eval.protocols import EVALUATION_SETS
-from eval.tables import CLEAN, ZERO_SHOT_KEYS, list_departures
+from eval.tables import CLEAN, ZERO_SHOT_KEYS, describe_orders, describe_text, list_departures
 from training.arguments import TrainingArguments, order_settings
 from training.grpo import UNUSED, GRPOArguments
 
@@ -81,6 +81,9 @@ def read_run_measurements(results: dict[str, Any], task: str) -> list[Measuremen
     quantization = results["arguments"].get("quantization")
     split = "held out, answers only" if results["corpus"].get("examples") else "held out"
     split += f", measured with {quantization} projections" if quantization else ""
+    held_out = results["corpus"]["validation"]
+    count = held_out.get("sequences", 0) + held_out.get("left_out_documents", 0)  # 0 in runs of earlier versions
+    split += f", {values['sequences']:,} of {count:,} sequences" if values.get("sequences", count) < count else ""
     names = {"dataset_type": corpus, "dataset_name": corpus, "dataset_split": split, "metric_type": metric}
     return [
         Measurement(task, metric_name=f"bits per byte, {orders}", metric_value=values[key], **names)
@@ -95,8 +98,8 @@ def describe_corpus(results: dict[str, Any]) -> str:
     train, size = corpus["train"], "streamed"
     if "tokens" in train:
         left_out = train.get("left_out_documents", 0)
-        left_out = f" ({left_out:,} of them too long, and left out)" if left_out else ""
-        size = f"{train['documents']:,} documents{left_out}, {train['tokens']:,} tokens"
+        left_out = f" (including documents that are too long, and left out: {left_out:,})" if left_out else ""
+        size = f"{train['documents']:,} documents with {train['tokens']:,} tokens{left_out}"
     return f"{name}: {size}, {corpus['packing']}. Tokenizer: {remove_folders(corpus['tokenizer'])}."
 
 
@@ -154,7 +157,7 @@ def read_zero_shot_measurements(
             **_name_dataset(name, dataset),
             dataset_split=_describe_split(name, results, measure),
             metric_type=metric,
-            metric_name=f"{metric.replace('_', ' ')}, {_describe_orders(measure, results['arguments'])}",
+            metric_name=f"{metric.replace('_', ' ')}, {describe_orders(measure, results['arguments'])}",
             metric_value=values[metric],
             standard_error=values[f"{metric}_standard_error"],
         )
@@ -169,13 +172,7 @@ def _describe_split(name: str, results: dict[str, Any], measure: str) -> str:
     """Return the split of a dataset, and how it was scored. For a benchmark, list differences from published scores."""
     dataset = results["datasets"][name]
     if name not in EVALUATION_SETS:
-        precision, dtype = results["mixed_precision"][measure], results["arguments"]["dtype"]
-        unit = dataset.get("sample_by", "line")  # earlier versions did not record it
-        parts = ["all", dataset["packing"], f"sequences of {results['sequence_length']} tokens"]
-        parts += [f"one document per {unit.replace('document', 'file')}"] * (unit != "line")
-        parts += [f"mixed precision {precision!r}"] * (precision != "no")
-        parts += [f"weights in {dtype}"] * (dtype != "float32")
-        return ", ".join(parts)
+        return f"all, {describe_text(name, results, measure)}"
     split = f"{dataset['split']}, {results['protocol']} protocol"
     scored = dataset["measures"][measure]["sequences"]
     if scored < dataset["sequences"]:
@@ -192,14 +189,6 @@ def check_labels(measurements: list[Measurement]) -> None:
             f"`--results` contains two results with the label {same[0]!r}, so they could not be told apart in the "
             "card. Remove one of them, or rename the text files and evaluate again."
         )
-
-
-def _describe_orders(measure: str, arguments: dict[str, Any]) -> str:
-    if measure == "left_to_right":
-        return ORDER_KINDS[measure]
-    contexts = f", {arguments['ensemble_size']} context orders" if measure == "ensemble" else ""
-    number = f", {arguments['num_orders']} per sequence" if arguments["num_orders"] > 1 else ""
-    return f"{ORDER_KINDS['any_order']}{contexts}{number}"
 
 
 def _name_dataset(name: str, dataset: dict[str, Any]) -> dict[str, str]:

@@ -46,6 +46,20 @@ def test_a_measurement_with_quantized_weights_says_so(tmp_path: Path) -> None:
     assert measured.dataset_split == "held out, measured with nf4 projections"
 
 
+def test_a_measurement_of_a_part_of_the_held_out_text_says_so(tmp_path: Path) -> None:
+    results = json.loads((RUN / "results.json").read_text())
+    results["corpus"]["validation"] |= {"sequences": 1350, "left_out_documents": 26}
+    results["evaluations"][-1]["sequences"] = 64
+    (tmp_path / "results.json").write_text(json.dumps(results))
+    assert read_measurements(tmp_path)[0].dataset_split == "held out, 64 of 1,376 sequences"
+    assert read_measurements(RUN)[0].dataset_split == "held out"
+
+
+def test_tokens_of_documents_that_are_too_long_are_not_those_of_the_training() -> None:
+    described = "25,534 documents with 147,666 tokens (including documents that are too long, and left out: 1)"
+    assert described in describe_corpus(read_results(RUN))
+
+
 def test_an_encoder_has_no_left_to_right_measurement(tmp_path: Path) -> None:
     results = json.loads((RUN / "results.json").read_text())
     del results["evaluations"][-1]["left_to_right"]
@@ -103,7 +117,7 @@ def test_a_card_names_files_without_their_folders(tmp_path: Path) -> None:
     assert {row.dataset_name for row in read_measurements(tmp_path)} == {"three.txt"}
     copy_run(tmp_path, corpus=corpus, validation_files=[])
     assert {row.dataset_name for row in read_measurements(tmp_path)} == {"one.txt, two.txt"}
-    assert describe_corpus(read_results(tmp_path)).startswith("one.txt, two.txt: 25,534 documents (1 of them")
+    assert describe_corpus(read_results(tmp_path)).startswith("one.txt, two.txt: 25,534 documents with 147,666")
     results = json.loads((tmp_path / "results.json").read_text())
     results["corpus"] = {"packing": "packed", "tokenizer": "/home/somebody/tokens", "train": {"streamed_files": 2}}
     (tmp_path / "results.json").write_text(json.dumps(results))

@@ -125,7 +125,7 @@ def _label(ids: list[int], offsets: list[tuple[int, int]], is_context: list[bool
     Some tokenizers leave spaces out of `offsets`. A space then belongs to the next token that has characters.
     """
     labels, before = [], 0
-    following = [*(start for start, _ in offsets[1:]), len(is_context)]
+    following = [*(start for start, _ in offsets[1:]), len(is_context)][: len(ids)]  # none if the text is empty
     for token, (start, end), next_start in zip(ids, offsets, following, strict=True):
         start, end = min(start, before), end if start < end else max(next_start, before)
         labels.append(-100 if start < end and all(is_context[start:end]) else token)

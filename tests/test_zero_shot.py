@@ -417,7 +417,7 @@ def test_default_length_and_packing_are_those_of_the_run(
 def test_marks_of_context_are_not_scored(folder: str, tmp_path: Path) -> None:
     make_run(folder, 11, packing="documents", context_marks="[]")
     found = []
-    for text in ("b [a] a\n[b]\n", "b a a\nb\n"):
+    for text in ("b [a] a\n\n[b]\n", "b a a\n\nb\n"):
         (tmp_path / "a.txt").write_text(text)
         main([folder, "--text_file", str(tmp_path / "a.txt"), "--output_dir", str(tmp_path / "out")])
         found.append(text_results(json.loads((tmp_path / "out/results.json").read_text())))

@@ -180,7 +180,7 @@ class PolicyTraining(Pretraining):
         self.generation, self.log_file = self.training.generation_config(), self.training.output_dir / "log.jsonl"
         num_new = training.max_new_tokens or 0
         lengths = [len(ids) + num_new for rows in (data.train, data.validation) for ids in rows["input_ids"]]
-        data.mean_length = fmean(lengths)
+        data.mean_length = fmean(lengths[: len(data.train)])
         self._check(max(lengths))
         if training.order == "left_to_right":
             self.model.generation_config.order = "left_to_right"

@@ -38,7 +38,7 @@ from modeling_aogpt.devices import evaluation_mode
 from modeling_aogpt.tokenization import load_tokenizer
 from training.architecture import Architecture, build_config
 from training.arguments import TrainingArguments, accumulation_steps
-from training.batches import Batches, pass_samples
+from training.batches import Batches, pass_samples, rows_of_samples
 from training.checkpoints import (
     Checkpoint,
     CheckpointWriter,
@@ -386,9 +386,18 @@ class Pretraining:
         speed = num_tokens / (progress.train_seconds - since.train_seconds)
         usage = {"tokens_per_second": speed, "peak_memory_gb": peak_memory(self.accelerator.device) / 1e9}
         if self.peak_flops is not None:
-            flops = speed * flops_per_token(self.model.config, self.settings["sequence_length"])
+            settings = self.settings["sequence_length"], bool(self.training.lora_rank)
+            flops = speed * flops_per_token(self.model.config, *settings)
             usage["mfu"] = flops / self.peak_flops / self.accelerator.num_processes
         return usage
+
+    def count_tokens(self) -> int:
+        """Return the number of tokens of all steps, without padding after examples."""
+        data, num_samples = self.data, self.progress.step * self.training.batch_size
+        if not data.has_examples:
+            return round(num_samples * data.mean_length)
+        rows = rows_of_samples([*range(num_samples)], len(data.train), self.training.seed)
+        return int(data.train.with_format("numpy")["num_tokens"][:][rows].sum())
 
     def log(self, step: int) -> None:
         """Send the mean loss of the latest steps, up to and including `step`, and other numbers to the tracker."""
@@ -453,7 +462,7 @@ class Pretraining:
             "num_parameters": model.num_parameters(),
             "steps": progress.step,
             "sequences": progress.step * training.batch_size,
-            "tokens": round(progress.step * training.batch_size * self.data.mean_length),
+            "tokens": self.count_tokens(),
             "train_seconds": round(progress.train_seconds, 1),
             **{key: round(value, 4) for key, value in self.usage().items()},
             "loss_curve": loss_curve(progress.losses, training),

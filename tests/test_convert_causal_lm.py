@@ -533,6 +533,13 @@ def test_an_index_names_files_in_its_folder(index: Any, message: str, source: Pa
         read_tensors(source)
 
 
+def test_an_adapter_must_be_merged_first(source: Path, tmp_path: Path) -> None:
+    (tmp_path / "adapter").mkdir()
+    (tmp_path / "adapter/adapter_config.json").write_text(json.dumps({"base_model_name_or_path": str(source)}))
+    with pytest.raises(ValueError, match=r"is an adapter\. Merge it"):
+        convert(str(tmp_path / "adapter"), tmp_path / "model")
+
+
 def test_generation_settings_are_exported_and_all_ends_of_text_are_known(source: Path, tmp_path: Path) -> None:
     """Chat models have several ends of text, often only in generation_config.json."""
     settings = {"eos_token_id": [5, START], "do_sample": True, "temperature": 0.7, "repetition_penalty": 1.05}

@@ -30,7 +30,7 @@ from common.files import check_empty_folder
 from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM
 from modeling_aogpt.conversion import Blueprint, ReleasedArchitecture, Tensors
 from modeling_aogpt.convert_reference_checkpoint import SIGMA_GPT
-from modeling_aogpt.loading import load_pretrained, read_any_config
+from modeling_aogpt.loading import find_base, load_pretrained, read_any_config
 from modeling_aogpt.tokenization import load_tokenizer
 from training.conversion.core import FAMILIES, check_predictions, convert_settings, read_source_facts, save_converted
 
@@ -158,6 +158,8 @@ def convert(
     the model cannot be converted, a `ValueError` is raised.
     """
     check_empty_folder(output_dir)
+    if find_base(source):
+        raise ValueError(f"{source} is an adapter. Merge it into its base model with PEFT, and convert the result.")
     config = read_any_config(source)
     tokenizer = load_tokenizer(source)
     start_token_id = find_start_token(config, tokenizer, start_token)

@@ -617,7 +617,7 @@ def test_runs_in_fp16_continue_after_infinite_gradients_and_resume_the_scale(
 
 def test_usage_is_that_of_the_steps_since_the_last_log() -> None:
     run = SimpleNamespace(
-        training=SimpleNamespace(batch_size=5),
+        training=SimpleNamespace(batch_size=5, lora_rank=0),
         settings={"sequence_length": 10},
         data=SimpleNamespace(mean_length=10),
         progress=TrainingProgress(step=30, train_seconds=9.0),

@@ -386,8 +386,8 @@ class Pretraining:
         speed = num_tokens / (progress.train_seconds - since.train_seconds)
         usage = {"tokens_per_second": speed, "peak_memory_gb": peak_memory(self.accelerator.device) / 1e9}
         if self.peak_flops is not None:
-            settings = self.settings["sequence_length"], bool(self.training.lora_rank)
-            flops = speed * flops_per_token(self.model.config, *settings)
+            length, is_frozen = self.settings["sequence_length"], self.training.lora_rank > 0
+            flops = speed * flops_per_token(self.model.config, length, is_frozen)
             usage["mfu"] = flops / self.peak_flops / self.accelerator.num_processes
         return usage
 

@@ -18,6 +18,7 @@ from transformers.utils import logging
 from transformers.utils.chat_template_utils import render_jinja_template
 
 from common.caching import versioned
+from common.encoding import warn_of_unknown
 from modeling_aogpt import tokenization
 from modeling_aogpt.infill import encode_parts, words_include_space
 
@@ -90,7 +91,7 @@ def encode_examples(
     """
     numbers = Sequence(Value("int32"))
     columns = {"input_ids": numbers, "labels": numbers, "in_turns": Value("bool"), "num_unlearned": Value("int64")}
-    return examples.map(
+    encoded = examples.map(
         versioned(_encode_batch, tokenization),
         batched=True,
         input_columns=EXAMPLE,
@@ -100,6 +101,8 @@ def encode_examples(
         num_proc=num_workers,
         desc="Tokenizing",
     )
+    warn_of_unknown(encoded.with_format("numpy")[:1000]["input_ids"], tokenizer)
+    return encoded
 
 
 def _encode_batch(

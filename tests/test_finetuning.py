@@ -367,6 +367,15 @@ def test_a_special_token_that_ends_an_answer_is_a_byte(tokenizer: PreTrainedToke
     assert size == len("words") + 1 + len("12 cats") + 1 + 1  # the last one is end-of-text
 
 
+def test_unknown_tokens_of_examples_are_reported(
+    tmp_path: Path, datasets_cache: None, caplog: pytest.LogCaptureFixture
+) -> None:
+    KINDS["WordPiece"]().save_pretrained(tmp_path / "model")
+    rows = [{"prompt": "a", "completion": f" {'b' * number} \u6771"} for number in range(1, 60)]
+    load(write_rows(tmp_path / "rows.jsonl", rows), tmp_path / "model")
+    assert "because the tokenizer lacks characters" in caplog.text
+
+
 def test_messages_without_loss_are_counted(
     tokenizer: PreTrainedTokenizerBase, tmp_path: Path, datasets_cache: None, caplog: pytest.LogCaptureFixture
 ) -> None:

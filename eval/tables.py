@@ -35,8 +35,6 @@ GENERATIVE: dict[tuple[float, float], dict[str, list[float]]] = {
 }
 # Ranges [from, to) of numbers of parameters. AO-GPT small has 170.6 million parameters, and medium 425.8 million.
 SIZES = {"small": (100e6, 250e6), "medium": (250e6, 500e6)}
-
-
 CLEAN = "clean protocol, which drops no tokens"
 
 
@@ -119,9 +117,8 @@ def describe_orders(measure: str, arguments: dict[str, Any]) -> str:
 def describe_text(name: str, results: dict[str, Any], measure: str) -> str:
     """Return how text files were cut into sequences, and the precision of their scores."""
     precision, dtype = results["mixed_precision"][measure], results["arguments"]["dtype"]
-    dataset = results["datasets"][name]
-    unit = dataset.get("sample_by", "line")  # earlier versions did not record it
-    parts = [dataset["packing"], f"sequences of {results['sequence_length']} tokens"]
+    unit = results["datasets"][name].get("sample_by", "line")  # earlier versions did not record it
+    parts = [results["datasets"][name]["packing"], f"sequences of {results['sequence_length']} tokens"]
     parts += [f"one document per {unit.replace('document', 'file')}"] * (unit != "line")
     parts += [f"mixed precision {precision!r}"] * (precision != "no")
     parts += [f"weights in {dtype}"] * (dtype != "float32")

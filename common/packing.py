@@ -109,8 +109,8 @@ def leave_out_long(
             f"`packing=documents` makes one sequence of each document, but {is_long.sum()} of {len(sizes)} {split} "
             f"documents are longer than `sequence_length` ({sequence_length}), including end-of-text. The documents "
             f"have {sizes.min()} to {sizes.max()} tokens. Increase `sequence_length` if the model supports longer "
-            "sequences, or set `drop_long_documents` to leave them out (unless all are too long). Plain text can also "
-            "be packed (`packing=packed`)."
+            "sequences, or leave these documents out (in training, with `drop_long_documents`). Plain text can also be "
+            "packed (`packing=packed`)."
         )
     if is_long.any():
         logger.warning(

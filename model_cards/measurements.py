@@ -105,8 +105,9 @@ def describe_corpus(results: dict[str, Any]) -> str:
 
 def describe_run(results: dict[str, Any]) -> str:
     """Describe the length and the machine of a finished run, and name the model that it started from."""
-    machine, initial_model = results["hardware"], results["arguments"].get("init_from")
-    padding = "" if results["corpus"].get("examples") else ", padding included,"
+    corpus, machine, initial_model = results["corpus"], results["hardware"], results["arguments"].get("init_from")
+    is_padded = corpus["packing"] == "documents" and not corpus.get("examples")
+    padding = ", padding included," if is_padded else ""
     text = (
         f"The training took {results['steps']:,} steps with {results['tokens']:,} tokens{padding} and "
         f"{results['train_seconds'] / 3600:.3g} hours. It ended on this machine: {machine['device_name']}, "

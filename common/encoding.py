@@ -5,6 +5,7 @@ import logging
 import re
 from collections.abc import Callable, Iterable
 from typing import Any
+from unicodedata import normalize
 
 import numpy as np
 from datasets import Dataset, Features, Sequence, Value
@@ -66,10 +67,15 @@ def encode_documents(
     if found := sorted(name for name in special if name in text[:200] + text[-200:]):
         names = "Names of special tokens in documents, such as %s, are read as ordinary text."
         logger.warning(f"{names} Remove them. Use `messages`, or `prompt` and `completion`, for chats.", found[0])
-    text = text[:200]
-    decoded = tokenizer.decode(tokenizer(text, add_special_tokens=False, split_special_tokens=True)["input_ids"])
-    if text.islower() != decoded.islower():
-        logger.warning("The tokenizer changes %r to %r, so bits per byte are too low. Use another one.", text, decoded)
+    for text in (text[:200].rstrip() for text in texts[:100]["text"] if text):
+        others = {text.lower(), normalize("NFKC", text), re.sub(r"\s+", " ", text), re.sub(r"\s+(?=[^\w\s])", "", text)}
+        ids, *same = tokenizer([text, *others - {text}], add_special_tokens=False, split_special_tokens=True)[
+            "input_ids"
+        ]
+        if ids in same:
+            message = "The tokenizer changes %r to %r, so bits per byte are too low. Use another one."
+            logger.warning(message, text, tokenizer.decode(ids))
+            break
     return encoded
 
 

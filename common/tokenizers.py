@@ -75,7 +75,7 @@ def decode(ids: list[int], tokenizer: PreTrainedTokenizerBase) -> str:
 def to_bytes(ids: Sequence[int], tokenizer: PreTrainedTokenizerBase) -> bytes:
     """Return the UTF-8 bytes of the text of tokens. Unlike decoding, this also works for tokens that split a character.
 
-    The tokenizer must be lossless: byte-level BPE or SentencePiece. Special tokens become their names.
+    The tokenizer must be lossless: byte-level BPE or Llama's. Special tokens become their names.
     """
     is_byte_level = "ByteLevel" in str(tokenizer.backend_tokenizer.decoder)
     added_ids, parts = tokenizer.added_tokens_decoder.keys(), []

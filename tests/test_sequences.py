@@ -2,14 +2,14 @@
 import numpy as np
 import pytest
 from datasets import Dataset, Features, Sequence, Value, concatenate_datasets
-from tokenizers import Tokenizer, models, normalizers
+from tokenizers import Regex, Tokenizer, models, normalizers
 from tokenizers.processors import ByteLevel
 from transformers import PreTrainedTokenizerFast
 
 from common.encoding import _label, count_token_bytes, encode_batch, encode_documents
 from common.packing import PackedRows, cut
 from common.tokenizers import train_tokenizer
-from tests.tokenizers_of_all_kinds import byte_level
+from tests.tokenizers_of_all_kinds import KINDS, byte_level
 
 
 @pytest.mark.parametrize(
@@ -73,13 +73,31 @@ def test_unknown_characters_give_a_warning(
     assert ("1 or more tokens are <unk>" in caplog.text) == (text == "aZb")
 
 
-def test_a_tokenizer_that_loses_capital_letters_gives_a_warning(caplog: pytest.LogCaptureFixture) -> None:
-    tokenizer, texts = byte_level(), Dataset.from_dict({"text": ["I saw the cat"]})
+@pytest.mark.parametrize(
+    ("normalizer", "text", "decoded"),
+    [
+        (normalizers.Lowercase(), "I saw the cat", "i saw the cat"),
+        (normalizers.Replace(Regex(r"\s+"), " "), "def f():\n    pass", "def f(): pass"),
+        (normalizers.Replace(Regex(r"\s+(?=\()"), ""), "the (only) cat", "the(only) cat"),
+        (normalizers.NFKC(), "the cat\N{FULLWIDTH COMMA}the dog", "the cat,the dog"),
+    ],
+)
+def test_a_tokenizer_that_changes_texts_gives_a_warning(
+    normalizer: normalizers.Normalizer, text: str, decoded: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    tokenizer, texts = byte_level(), Dataset.from_dict({"text": ["", "the first text", text, "the last text"]})
     encode_documents(texts, tokenizer, with_token_bytes=True)
     assert not caplog.text
-    tokenizer.backend_tokenizer.normalizer = normalizers.Lowercase()
+    tokenizer.backend_tokenizer.normalizer = normalizer
     encode_documents(texts, tokenizer, with_token_bytes=True)
-    assert "changes 'I saw the cat' to 'i saw the cat'" in caplog.text
+    assert f"changes {text!r} to {decoded!r}, so bits per byte are too low" in caplog.text
+
+
+@pytest.mark.parametrize("kind", sorted(KINDS.keys() - {"WordPiece"}))
+def test_a_tokenizer_that_keeps_texts_gives_no_warning(kind: str, caplog: pytest.LogCaptureFixture) -> None:
+    texts = ["I  saw,\n\n   the\ncat (a) . ", "  the cat\n", " the cat"]
+    encode_documents(Dataset.from_dict({"text": texts}), KINDS[kind](), with_token_bytes=True)
+    assert not caplog.text
 
 
 def test_tokens_without_text_are_not_context() -> None:

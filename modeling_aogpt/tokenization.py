@@ -42,8 +42,11 @@ def load_tokenizer(name_or_path: str | Path) -> PreTrainedTokenizerBase:
     # The class that tokenizer_config.json names can change the settings in tokenizer.json, and so drop all spaces.
     quiet = dict.fromkeys(("_raise_exceptions_for_missing_entries", "_raise_exceptions_for_connection_errors"), False)
     file = cached_file(name_or_path, "tokenizer.json", **quiet) if tokenizer.is_fast else None
-    own = file and type(tokenizer.backend_tokenizer).from_file(file).encode(SAMPLE, add_special_tokens=False).ids
-    if file and own != (ids := tokenizer(SAMPLE, add_special_tokens=False, verbose=False).input_ids):
+    if own := file and type(tokenizer.backend_tokenizer).from_file(file):
+        own.no_truncation()
+        own.no_padding()
+    ids = tokenizer(SAMPLE, add_special_tokens=False, verbose=False).input_ids
+    if own and own.encode(SAMPLE, add_special_tokens=False).ids != ids:
         logger.warning(
             f"{type(tokenizer).__name__} encodes {SAMPLE!r} differently from {file}, and decodes the ids to "
             f"{tokenizer.decode(ids)!r}. If the model was trained with that file, set `tokenizer_class` in "

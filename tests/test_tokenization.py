@@ -71,6 +71,16 @@ def test_loading_does_not_warn_of_long_texts(tmp_path: Path, monkeypatch: pytest
     assert warnings == []
 
 
+def test_saved_truncation_and_padding_have_no_effect(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    tokenizer = byte_level()
+    tokenizer(["I saw", "the cat"], padding="max_length", truncation=True, max_length=60)
+    tokenizer.save_pretrained(tmp_path)
+    assert '"max_length":60' in "".join((tmp_path / "tokenizer.json").read_text().split())
+    loaded = load_tokenizer(tmp_path)
+    assert len(loaded("the cat " * 60).input_ids) > 60
+    assert "differently" not in caplog.text
+
+
 def test_the_space_before_a_mask_is_part_of_it_if_words_include_a_space() -> None:
     tokenizer = add_mask_token(byte_level())
     assert tokenizer.decode(tokenizer("a  <|mask|> cat\n<|mask|>").input_ids) == "a <|mask|> cat\n<|mask|>"

@@ -146,13 +146,16 @@ def run_score(options: argparse.Namespace) -> None:
     output = model.log_likelihood(ids, generator=make_generator(options), **counts)
     special = "|".join(map(re.escape, tokenizer.all_special_tokens))  # counts as one byte, like end-of-text elsewhere
     nats, num_bytes = output.log_likelihood.item(), len(re.sub(special, " ", scored).encode())
+    error = output.standard_error.item()  # NaN for one random order
     result = {
         "log_likelihood": nats,
+        "standard_error": None if math.isnan(error) else error,
         "bits_per_byte": -nats / math.log(2) / num_bytes,
         "tokens": tokenizer.convert_ids_to_tokens(ids[0].tolist()),
         "token_log_likelihood": output.token_log_likelihood[0].tolist(),
     }
-    summary = f"{nats:.4f} nats, {ids.shape[1]} tokens, {result['bits_per_byte']:.4f} bits per byte"
+    shown = f"{nats:.4f} ± {error:.4f}" if error else f"{nats:.4f}"
+    summary = f"{shown} nats, {ids.shape[1]} tokens, {result['bits_per_byte']:.4f} bits per byte"
     print_result(options, summary, result)
 
 

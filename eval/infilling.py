@@ -382,6 +382,13 @@ def evaluate_run(folder: Path, gaps: list[Gap], options: InfillingArguments, jou
     """Return the scores of each method, by name, for a model or the model of a finished run."""
     name = find_model(folder)
     model, tokenizer = load_model(name, dtype=torch.float32).to(journal.state.device), load_tokenizer(name)
+    for gap in gaps:
+        texts = (
+            to_bytes(gap.ids, tokenizer).decode(errors="ignore"),
+            tokenizer.decode(gap.ids, clean_up_tokenization_spaces=False).replace("\ufffd", ""),
+        )
+        if len({text.strip() for text in texts}) > 1:
+            raise ValueError(f"Bits per byte need a lossless tokenizer, but that of {name} changes {texts[0]!r:.200}.")
     has_sentinels = set(SENTINELS) <= tokenizer.get_vocab().keys()
     sentinels = tokenizer.convert_tokens_to_ids(list(SENTINELS)) if has_sentinels else ()
     fillings = fill_in(Filler.of_model(model, name, options.max_length, sentinels), gaps, journal, str(folder))

@@ -64,7 +64,12 @@ class ScoringArguments(Options):
     text_file: list[str] = option(
         [], "Text, JSONL, CSV or Parquet files, which may be compressed (.xz, .gz, .bz2, .zst, .zip), or glob patterns."
     )
-    text_column: str = option("text", "Column of the documents in JSONL, CSV and Parquet files.", needs="text_file")
+    text_column: str | None = option(
+        None,
+        "Column of the documents in JSONL, CSV and Parquet files. Defaults to that of the run or, for other models, to "
+        "text.",
+        needs="text_file",
+    )
     sample_by: SampleBy | None = option(
         None,
         "Part of a plain text file that is one document; `document` means a whole file. Defaults to that of the run "
@@ -254,7 +259,7 @@ def _load_texts(arguments: ScoringArguments, settings: dict[str, Any]) -> Iterat
         check_sample_by(arguments.sample_by or "line", files)
         default = settings.get("sample_by", "line") if "text" in map(kind_of, files) else "line"
         sample_by = arguments.sample_by or default
-        documents = load_files(files, sample_by, arguments.text_column)
+        documents = load_files(files, sample_by, arguments.text_column or settings.get("text_column", "text"))
         packing = arguments.packing or settings.get("packing", "packed")
         facts = {"files": arguments.text_file, "packing": packing, "sample_by": sample_by}
         if packing == "documents" and (marks := settings.get("context_marks")):

@@ -200,6 +200,7 @@ def test_two_processes_sample_the_same_completions(tmp_path: Path) -> None:
     [
         ("--init_from=null", "init_from"),
         ("--reward=tests.test_grpo:missing", "reward.*missing"),
+        ("--reward=tests.test_grpo:read_log", "prompts, completions, wanted: .*Add `\\*\\*others`"),
         ("--unmasking=none", "unmasking"),
         ("--group_size=3", "group_size"),
         ("--max_new_tokens=3", "tokens"),

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from tokenizers import Tokenizer, models
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from aogpt.texts import decode_after, lacks_space
@@ -362,6 +362,17 @@ def test_a_space_before_a_gap_is_not_repeated_or_lost(kind: str, spaces: str) ->
     for text in ("cat", " cat") if kind == "characters" else ("cat",):
         ids = tokenizer(text if kind != "byte-level" else f" {text}", add_special_tokens=False).input_ids
         assert decode_after(first, ids, tokenizer, has_space) == text
+
+
+def test_a_tokenizer_that_loses_bytes_is_refused(coder: AOGPTForAnyOrderLM, tmp_path: Path) -> None:
+    words = Tokenizer(models.WordPiece({"[UNK]": 0, "f": 1, "##f": 2, "a": 3}, unk_token="[UNK]"))
+    words.pre_tokenizer, words.decoder = pre_tokenizers.Whitespace(), decoders.WordPiece()
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=words, unk_token="[UNK]", eos_token="[EOS]")
+    add_mask_token(tokenizer).save_pretrained(tmp_path / "model")
+    coder.config.update({"mask_token_id": tokenizer.mask_token_id, "eos_token_id": tokenizer.eos_token_id})
+    (tmp_path / "rows.jsonl").write_text('{"prefix": "a", "suffix": " a", "middle": " ff"}')
+    with pytest.raises(SystemExit, match="lossless tokenizer"):
+        main([str(tmp_path / "model"), "--file", str(tmp_path / "rows.jsonl"), "--output_dir", str(tmp_path / "out")])
 
 
 @pytest.mark.parametrize(

@@ -425,9 +425,9 @@ def test_marks_of_context_are_not_scored(folder: str, tmp_path: Path) -> None:
 
 
 def test_texts_are_split_as_in_the_run(folder: str, tmp_path: Path) -> None:
-    make_run(folder, 11, sample_by="paragraph")
+    make_run(folder, 11, sample_by="paragraph", text_column="body")
     (tmp_path / "a.txt").write_text("b a\na b\n\na\n")
-    (tmp_path / "a.jsonl").write_text('{"text": "b a"}\n')
+    (tmp_path / "a.jsonl").write_text('{"text": "", "body": "b a"}\n')
     for file, options, expected in (
         ("a.txt", [], (2, "paragraph")),
         ("a.txt", ["--sample_by", "line"], (4, "line")),

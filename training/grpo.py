@@ -17,6 +17,7 @@ import math
 import sys
 from copy import deepcopy
 from dataclasses import dataclass, fields
+from inspect import signature
 from pathlib import Path
 from statistics import fmean
 from types import ModuleType, SimpleNamespace
@@ -175,6 +176,12 @@ class PolicyTraining(Pretraining):
 
     def __init__(self, architecture: Architecture, training: GRPOArguments, data: Data, *others: Any) -> None:
         self.reward = import_function("reward", str(training.reward))
+        columns = [name for name in data.train.column_names if name not in ("text", "input_ids")]
+        try:
+            signature(self.reward).bind(prompts=[], completions=[], **dict.fromkeys(columns))
+        except TypeError as error:
+            given = ", ".join(("prompts", "completions", *columns))
+            raise ValueError(f"`reward` gets {given}: {error}. Add `**others` for what it does not use.") from error
         data.facts["code of the reward"] = hash_code(sys.modules[self.reward.__module__])
         super().__init__(architecture, training, data, *others)
         self.generation, self.log_file = self.training.generation_config(), self.training.output_dir / "log.jsonl"

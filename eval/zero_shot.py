@@ -65,22 +65,15 @@ class ScoringArguments(Options):
         [], "Text, JSONL, CSV or Parquet files, which may be compressed (.xz, .gz, .bz2, .zst, .zip), or glob patterns."
     )
     text_column: str | None = option(
-        None,
-        "Column of the documents in JSONL, CSV and Parquet files. Defaults to that of the run or, for other models, to "
-        "text.",
-        needs="text_file",
+        None, "Column of the documents, if files have columns. Defaults to that of the run, or text.", needs="text_file"
     )
     sample_by: SampleBy | None = option(
-        None,
-        "Part of a plain text file that is one document; `document` means a whole file. Defaults to that of the run "
-        "or, for other models, to line.",
-        needs="text_file",
+        None, "Part of a plain text file that is one document. Defaults to that of the run, or line.", needs="text_file"
     )
     packing: Literal["packed", "documents"] | None = option(
         None,
         "packed: concatenate the documents of text files, and cut the result into sequences. documents: one document "
-        "per sequence, padded with end-of-text, for models that were trained on such sequences. Defaults to that of "
-        "the run or, for other models, to packed.",
+        "per sequence, padded with end-of-text. Defaults to that of the run, or packed.",
         needs="text_file",
     )
     datasets: list[str] = option([], f"Benchmark datasets to score: {', '.join(EVALUATION_SETS)}.")
@@ -257,14 +250,13 @@ def _load_texts(arguments: ScoringArguments, settings: dict[str, Any]) -> Iterat
     if arguments.text_file:
         files = find_files(arguments.text_file)
         check_sample_by(arguments.sample_by or "line", files)
-        default = settings.get("sample_by", "line") if "text" in map(kind_of, files) else "line"
-        sample_by = arguments.sample_by or default
-        documents = load_files(files, sample_by, arguments.text_column or settings.get("text_column", "text"))
-        packing = arguments.packing or settings.get("packing", "packed")
-        facts = {"files": arguments.text_file, "packing": packing, "sample_by": sample_by}
-        if packing == "documents" and (marks := settings.get("context_marks")):
-            facts["context_marks"] = marks
-        yield TEXT_FILES, documents, facts
+        defaults = {"sample_by": "line", "text_column": "text", "packing": "packed"}
+        used = {name: getattr(arguments, name) or settings.get(name, value) for name, value in defaults.items()}
+        if arguments.sample_by is None and "text" not in map(kind_of, files):
+            used["sample_by"] = "line"
+        marks = settings.get("context_marks") if used["packing"] == "documents" else None
+        facts = {"files": arguments.text_file, "context_marks": marks, **used}
+        yield TEXT_FILES, load_files(files, used["sample_by"], used["text_column"]), facts
     for name in arguments.datasets:
         facts = {"from": arguments.data_dir or "Hub", "split": arguments.split or EVALUATION_SETS[name].split}
         yield name, load_texts(name, arguments.data_dir, arguments.split), facts

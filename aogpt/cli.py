@@ -50,13 +50,13 @@ def add_model_options(parser: Parser) -> None:
 
 
 def add_settings(parser: Parser, has_gaps: bool, *unused: str) -> None:
-    """Add an option for each field of `AnyOrderGenerationConfig` but the `unused`, and the options of `infill`."""
+    """Add options for fields of `AnyOrderGenerationConfig` except `unused` and, if `has_gaps`, for `infill`."""
     if has_gaps:
         parser.add_argument("--max_gap", type=int, help="longest gap, in tokens; default: as in training, or 8")
         parser.add_argument("--padded_length", type=int, help="for a model that was trained on padded documents")
     group = parser.add_argument_group("settings of generate", "AnyOrderGenerationConfig and docs/generation.md explain")
     for name in FIELDS:
-        if name not in ("return_dict_in_generate", "output_history", *unused):  # the first two change the output
+        if name not in ("return_dict_in_generate", "output_history", *unused):  # the first change the output type
             group.add_argument(f"--{name}", type=read_value, metavar="VALUE")
 
 

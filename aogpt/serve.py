@@ -320,8 +320,8 @@ class Server:
         if needed > room:
             raise ApiError(
                 400,
-                f"The text and {needed} more tokens are too long. They may have {limit} tokens together. Shorten the "
-                "text, or request fewer tokens.",
+                f"The text and {needed} more tokens exceed the limit of {limit} tokens. Shorten the text, or request "
+                "fewer tokens.",
                 code="context_length_exceeded",
             )
         if has_gap:
@@ -379,7 +379,7 @@ class Server:
         if messages[-1]["role"] == "assistant":
             raise ApiError(400, "The last message must not have the role `assistant`. Remove it.", "messages")
         if self.tokenizer.chat_template is None:
-            raise ApiError(400, "The tokenizer has no chat template. Set one and save it, or use `/v1/completions`.")
+            raise ApiError(400, "The tokenizer has no chat template. Save it with one, or use `/v1/completions`.")
         try:
             prompt = self.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
             check_chat(messages, self.tokenizer)

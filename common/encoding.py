@@ -66,7 +66,7 @@ def encode_documents(
     special = special - {tokenizer.unk_token} | {tokenizer.eos_token}  # WikiText contains the name "<unk>"
     if found := sorted(name for name in special if name in text[:200] + text[-200:]):
         names = "Names of special tokens in documents, such as %s, are read as ordinary text."
-        logger.warning(f"{names} Remove them. Use `messages`, or `prompt` and `completion`, for chats.", found[0])
+        logger.warning(f"{names} Remove them. For chats, use the column `messages` (docs/finetuning.md).", found[0])
     for text in (text[:200].rstrip() for text in texts[:100]["text"] if text):
         others = {text.lower(), normalize("NFKC", text), re.sub(r"\s+", " ", text), re.sub(r"\s+(?=[^\w\s])", "", text)}
         ids, *same = tokenizer([text, *others - {text}], add_special_tokens=False, split_special_tokens=True)[

@@ -86,8 +86,8 @@ def encode_examples(
 
     `labels` are -100 in the context. `in_turns` is described in [`DataCollatorForAnyOrderLM`]. `num_unlearned` counts
     the messages of the assistant in a chat that have no loss. `num_bytes` is the number of UTF-8 bytes of the answers.
-    A special token, such as an end, counts as one byte. A start token at the beginning of a chat is left out, because
-    the model adds it. Raise an `ExampleError` if an example does not have the expected form.
+    A special token, such as end-of-text, counts as one byte. A start token at the beginning of a chat is left out,
+    because the model adds it. Raise an `ExampleError` if an example does not have the expected form.
     """
     numbers = Sequence(Value("int32"))
     columns = {"input_ids": numbers, "labels": numbers, "in_turns": Value("bool"), "num_unlearned": Value("int64")}
@@ -118,7 +118,7 @@ def _encode_batch(
 
 
 def special_ids(tokenizer: PreTrainedTokenizerBase) -> set[int]:
-    """Return the ids of special tokens that are not text, such as ends of text and of messages."""
+    """Return the ids of special tokens that are not text, such as the end of a message."""
     special = {token for token, value in tokenizer.added_tokens_decoder.items() if value.special}
     return special - {tokenizer.unk_token_id} | {tokenizer.eos_token_id}
 
@@ -134,7 +134,7 @@ def _count_bytes(ids: list[int], labels: list[int], tokenizer: PreTrainedTokeniz
 
 
 def encode_example(example: str, tokenizer: PreTrainedTokenizerBase, start_token_id: int | None) -> dict[str, Any]:
-    """Return a row (see `encode_examples`). End-of-text is added to an answer without it, but not to a gap."""
+    """Return a row (see `encode_examples`). Add end-of-text to an answer without it, but not to a gap."""
     values = json.loads(example)
     try:
         if "middle" in values:

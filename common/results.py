@@ -43,7 +43,7 @@ def check_is_no_run(output_dir: Path) -> None:
 def settings_of_run(model: str | Path) -> dict[str, Any]:
     """Return the settings of the run whose model folder is `model`, or {} if `model` does not belong to a run.
 
-    Unlike documents, examples are not padded, so `packing` is then left out.
+    For examples, which are not padded, `packing` is left out.
     """
     model = Path(model).absolute()  # "." has no name
     is_of_run = model.name == "model" and (model.parent / "tokenizer").is_dir()

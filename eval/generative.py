@@ -71,7 +71,7 @@ class GenerativeArguments(Options):
     order: str | None = option(
         None, "Order of the positions, such as random or confidence (docs/generation.md). Defaults to the model's."
     )
-    block_length: int | None = option(None, "Positions of a block, if blocks are filled in one after another.")
+    block_length: int | None = option(None, "Length of blocks that are filled in one after another.")
     num_samples: int = option(64, "Number of samples for each combination of settings.", least=1)
     length: int | None = option(
         None, "Tokens per sample. Defaults to the run's sequence length or, without one, the model's maximum.", least=1

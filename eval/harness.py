@@ -237,7 +237,7 @@ class AnyOrderLM(LM):
 
     def _cut(self, before: list[int], after: Sequence[int], room: int) -> tuple[list[int], Sequence[int]]:
         if len(before) + len(after) > room:
-            warnings.warn(f"A context is too long for {self.max_length} positions. Its ends are cut off.", stacklevel=1)
+            warnings.warn(f"A context is too long for {self.max_length} positions. It is truncated.", stacklevel=1)
         return cut_around(before, after, room)
 
     def _score_all(

@@ -106,7 +106,7 @@ def show_metric(metric: str, digits: int) -> Callable[[dict[str, Any]], str]:
 
 
 def describe_orders(measure: str, arguments: dict[str, Any]) -> str:
-    """Return the orders in which a text was scored."""
+    """Describe the orders in which a text was scored."""
     if measure == "left_to_right":
         return ORDER_KINDS[measure]
     contexts = f", {arguments['ensemble_size']} context orders" if measure == "ensemble" else ""
@@ -115,7 +115,7 @@ def describe_orders(measure: str, arguments: dict[str, Any]) -> str:
 
 
 def describe_text(name: str, results: dict[str, Any], measure: str) -> str:
-    """Return how text files were cut into sequences, and the precision of their scores."""
+    """Describe how text files were cut into sequences, and the precision of the scores."""
     precision, dtype = results["mixed_precision"][measure], results["arguments"]["dtype"]
     unit = results["datasets"][name].get("sample_by", "line")  # earlier versions did not record it
     parts = [results["datasets"][name]["packing"], f"sequences of {results['sequence_length']} tokens"]

@@ -246,7 +246,7 @@ def choose_length(model: PreTrainedModel, arguments: ScoringArguments, default: 
 
 
 def _load_texts(arguments: ScoringArguments, settings: dict[str, Any]) -> Iterator[tuple[str, Dataset, dict[str, Any]]]:
-    """Yield the name, the documents and the sources of each text to score. `settings` are those of the run, or {}."""
+    """Yield the name, documents and facts of each text to score. `settings` are those of the run, or {}."""
     if arguments.text_file:
         files = find_files(arguments.text_file)
         check_sample_by(arguments.sample_by or "line", files)
@@ -265,7 +265,7 @@ def _load_texts(arguments: ScoringArguments, settings: dict[str, Any]) -> Iterat
 def _cut(
     texts: Dataset, how: str, tokenizer: PreTrainedTokenizerBase, length: int, is_causal: bool, marks: str | None
 ) -> tuple[list[dict[str, Any]], dict[str, int]]:
-    """Tokenize documents without `marks` of context. Cut them into sequences as the protocol or packing `how` says.
+    """Tokenize documents without the context marks `marks`. Cut them into sequences by the protocol or packing `how`.
 
     Return the sequences and total counts. A sequence is a dictionary with `input_ids`, `num_tokens` (without padding)
     and `num_bytes`.

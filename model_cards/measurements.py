@@ -98,7 +98,7 @@ def describe_corpus(results: dict[str, Any]) -> str:
     train, size = corpus["train"], "streamed"
     if "tokens" in train:
         left_out = train.get("left_out_documents", 0)
-        left_out = f" (including documents that are too long, and left out: {left_out:,})" if left_out else ""
+        left_out = f" (including documents that were left out as too long: {left_out:,})" if left_out else ""
         size = f"{train['documents']:,} documents with {train['tokens']:,} tokens{left_out}"
     return f"{name}: {size}, {corpus['packing']}. Tokenizer: {remove_folders(corpus['tokenizer'])}."
 

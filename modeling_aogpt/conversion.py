@@ -61,7 +61,7 @@ def read_index(path: Path) -> dict[str, str]:
 
 
 def find_weights(folder: Path) -> list[str]:
-    """Return the main file of the model or adapter in a folder, if any. Raise a `ValueError` if there are several."""
+    """Return [main file] of the model or adapter in a folder, or []. Raise a `ValueError` if there are several."""
     found = [name for name in (ADAPTER, SAFE_WEIGHTS_NAME, SAFE_WEIGHTS_INDEX_NAME) if (folder / name).exists()]
     if SAFE_WEIGHTS_INDEX_NAME in found and SAFE_WEIGHTS_NAME in read_index(folder / SAFE_WEIGHTS_INDEX_NAME).values():
         found.remove(SAFE_WEIGHTS_INDEX_NAME)  # some programs write an index of a single file

@@ -230,13 +230,13 @@ def draw_slots(
     positions = torch.arange(width, device=streams.device)
     is_gap, rates = draw_gaps(streams, lengths, width)
     is_gap = (is_gap | is_example) & may_be_missing
-    # Two numbers of another stream for each position, so that they do not depend on `width`.
+    # Draw two numbers per position from another stream, so that they do not depend on `width`.
     uniform = to_uniform(draw_integers(mix_bits(streams), 2 * width)).unflatten(1, (width, 2))
     starts = (positions * (is_gap & ~F.pad(is_gap[:, :-1], (1, 0)))).cummax(dim=1).values
     is_gap &= is_example | (uniform[..., 0].gather(1, starts) < 4 / (4 + most * rates))
     is_last = is_gap & ~F.pad(is_gap[:, 1:], (0, 1))
     slots = is_last * (uniform[..., 1] * (most + 1)).long()
-    room = (lengths[:, None] - 2 - (is_last * positions).amax(dim=1, keepdim=True)).clamp(min=0)  # for all slots
+    room = (lengths[:, None] - 2 - (is_last * positions).amax(dim=1, keepdim=True)).clamp(min=0)  # for all gaps
     slots = torch.where(is_example, F.pad(slots.cumsum(dim=1).minimum(room), (1, 0)).diff(dim=1), slots)
     fits = is_last & (is_example | (positions + slots.cumsum(dim=1) < lengths[:, None] - 1))
     is_gap &= positions <= torch.where(fits, positions, -1).amax(dim=1, keepdim=True)
@@ -291,7 +291,7 @@ class DataCollatorForAnyOrderLM(OrderDistribution):
       fraction can change during training.
     * `in_turns` (optional): whether each part of the context is read just before the tokens that follow it, as in a
       chat. Otherwise, the whole context is read first, so the text after a gap is read before the gap is filled in.
-      With this key, the labels give the context, even if it is empty.
+      With this key, a feature without a given context gets no random one.
 
     Pass `remove_unused_columns=False` to `TrainingArguments`. Otherwise, the `Trainer` removes the last three keys.
 

@@ -236,9 +236,9 @@ class AnyOrderGenerationMixin(GenerationMixin):
         if config.draws_positions and not config.do_sample and generator is None:
             logger.warning_once(
                 "`do_sample=False` takes the likeliest tokens, but at random positions, so texts can differ from call "
-                "to call. Set an `order` that is not random (such as 'confidence'), with `num_steps` also "
-                "`unmasking='fixed_count'`, and with `refine_rounds` also `refine_selection='least_likely'`, or pass a "
-                "`generator`."
+                "to call. Pass a `generator`. Or set an `order` that is not random (such as 'confidence'); with "
+                "`num_steps`, also `unmasking='fixed_count'`; with `refine_rounds`, also "
+                "`refine_selection='least_likely'`."
             )
         # 1. Append masks to the inputs, and draw an order for each sequence.
         ids, is_token = self._prepare_inputs(inputs, attention_mask, config)

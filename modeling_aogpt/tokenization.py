@@ -61,7 +61,7 @@ def load_tokenizer(name_or_path: str | Path) -> PreTrainedTokenizerBase:
 
 
 def check_chat(messages: list[dict[str, Any]], tokenizer: PreTrainedTokenizerBase, tools: list | None = None) -> None:
-    """Raise an error if the chat template leaves out a message of the system or a tool. Warn of keys it leaves out."""
+    """Raise an error if the chat template leaves out a system or tool message. Warn if it leaves out a key."""
     render = partial(tokenizer.apply_chat_template, tools=tools, tokenize=False)
     for i, message in enumerate(messages):
         changed = [*messages[:i], message | {"content": f".{message['content']}"}, *messages[i + 1 :]]
@@ -72,7 +72,7 @@ def check_chat(messages: list[dict[str, Any]], tokenizer: PreTrainedTokenizerBas
     for key in {key for one in given for key in one if isinstance(one[key], str | list | dict) and one[key]}:
         without = [{name: one[name] for name in one if name != key} for one in messages]
         if not re.search(rf"\b{re.escape(key)}\b", template) and render(without) == render(messages):
-            logger.warning_once(f"The chat template leaves out `{key}`. Change the template, or move it to `content`.")
+            logger.warning_once(f"The chat template omits `{key}`. Change the template, or move `{key}` to `content`.")
 
 
 def load_matching_tokenizer(config: AOGPTConfig, name_or_path: str) -> PreTrainedTokenizerBase:

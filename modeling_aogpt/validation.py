@@ -25,7 +25,7 @@ COMMON_FORWARD_ARGUMENTS = (
 )
 
 
-# Names in other projects or methods (docs/names.md) that look like another name here, with the right name, or "".
+# Names of other projects and methods (docs/names.md), mapped to the right name, or to "" to suggest nothing.
 OTHER_NAMES = {
     **{"gen_length": "max_new_tokens", "max_new_tokens": "max_tokens", "remasking": "order"},
     **dict.fromkeys(("stride_length", "editing_threshold", "right_shift_logits", "mask_id", "mask_token_id"), ""),
@@ -120,7 +120,7 @@ def check_tensor(name: str, value: object) -> None:
     if not isinstance(value, torch.Tensor):
         advice = "Use torch.tensor(...) for numbers, or call the tokenizer with return_tensors='pt'."
         if isinstance(value, Mapping):  # such as the output of a tokenizer
-            advice = "Write ** before it, to pass its tensors by name."
+            advice = "Unpack it with **, to pass its tensors by name."
         raise TypeError(f"`{name}` must be a torch.Tensor, but has type {type(value).__name__}. {advice}")
 
 

@@ -120,7 +120,7 @@ def test_a_context_that_is_cut_gives_a_warning(folder: str) -> None:
             with warnings.catch_warnings(record=True) as found:
                 warnings.simplefilter("always")
                 call(long)
-            assert sum("Its ends are cut off" in str(warning.message) for warning in found) == count
+            assert sum("It is truncated." in str(warning.message) for warning in found) == count
 
 
 def test_default_length_is_that_of_the_run(folder: str) -> None:

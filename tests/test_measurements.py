@@ -56,7 +56,7 @@ def test_a_measurement_of_a_part_of_the_held_out_text_says_so(tmp_path: Path) ->
 
 
 def test_tokens_of_documents_that_are_too_long_are_not_those_of_the_training() -> None:
-    described = "25,534 documents with 147,666 tokens (including documents that are too long, and left out: 1)"
+    described = "25,534 documents with 147,666 tokens (including documents that were left out as too long: 1)"
     assert described in describe_corpus(read_results(RUN))
 
 

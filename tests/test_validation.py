@@ -81,7 +81,7 @@ def test_a_value_that_is_not_a_tensor_is_an_error(value: object) -> None:
     for check in (check_tensor, check_batch):
         with pytest.raises(TypeError, match=message):
             check("orders", value)
-    with pytest.raises(TypeError, match=r"has type BatchEncoding\. Write \*\* before it"):
+    with pytest.raises(TypeError, match=r"has type BatchEncoding\. Unpack it with \*\*"):
         check_tensor("orders", BatchEncoding({"input_ids": torch.zeros(1, 3)}))
     with pytest.raises(TypeError, match=message):
         check_orders("orders", value, 1, 3)

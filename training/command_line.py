@@ -81,7 +81,7 @@ def parse_keys(
 def _read_options(options: list[str], known: dict[str, bool]) -> dict[str, str | list[str] | None]:
     """Return the values of options: None for `--KEY null`, and false for `--no_KEY`.
 
-    The last option counts. A list that is given twice is a `ValueError`, because the first values would be lost.
+    The last of repeated options counts. A repeated list is a `ValueError`, because its first values would be lost.
     """
     if options and not options[0].startswith("--"):  # the value would become part of a list of the YAML file
         raise ValueError(f"Only options may follow the YAML file, but {options[0]!r} does. Write `--KEY {options[0]}`.")

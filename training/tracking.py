@@ -33,11 +33,10 @@ def start_tracker(accelerator: Any, tracker: str, output_dir: Path, settings: di
 def flops_per_token(config: AOGPTConfig | MDMEncoderConfig, length: int, is_frozen: bool = False) -> float:
     """Return the number of floating-point operations per token of a training step.
 
-    The number includes 6 operations for each weight of the layers and the head (4 if they are frozen and have no
-    gradients; those of LoRA are not counted), and the products of attention (half for causal attention). All objectives
-    of an encoder mask half of the tokens on average, and apply the head only to these. The number does not include
-    recomputation. Modulations are not included either, because they can be computed once per target position instead of
-    once per row.
+    The number includes 6 operations for each weight of the layers and the head (4 if `is_frozen`, because these get no
+    gradients), and the products of attention (half of them if it is causal). All objectives of an encoder mask half of
+    the tokens on average, and apply the head only to these. The number does not include LoRA and recomputation.
+    Modulations are not included either, because they can be computed once per target position instead of once per row.
     """
     is_encoder = isinstance(config, MDMEncoderConfig)
     layers, width = config.num_hidden_layers, config.hidden_size

@@ -9,7 +9,6 @@ import logging
 import os
 import re
 import sys
-from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
@@ -127,7 +126,7 @@ def _split_paragraphs(texts: list[str]) -> dict[str, list[str]]:
 
 
 def _read_columns(files: Sequence[str], separator: str) -> list[str]:
-    """Return the columns of the first file.
+    """Return the columns of the first file. Warn if quotes in a .tsv file, which are often text, seem to join rows.
 
     Raise a `ValueError` if quotes are not around whole fields (`pandas` would drop the quotes and join rows), a name is
     repeated, or the first row has more fields than the header (`pandas` would shift the fields by one).
@@ -138,12 +137,16 @@ def _read_columns(files: Sequence[str], separator: str) -> list[str]:
             rows = csv.reader(lines, delimiter=separator, strict=True)
             try:
                 header = next(filter(None, rows), [])
-                deque(rows, maxlen=0)
+                width = len(header) - 1 if separator == "\t" else 0
+                joined = sum(any(text.count("\t") >= text.count("\n") * width > 0 for text in row) for row in rows)
             except csv.Error as error:
                 raise ValueError(
                     f"Line {rows.line_num} of {file} has a wrong quote ({error}). Put quotes around the whole field, "
                     'and write each quote inside it twice, as in "a ""word""".'
                 ) from None
+        if joined:
+            message = '%d quoted fields of %s contain whole rows. Write quotes that are text twice, as in "a ""word""".'
+            logger.warning(message, joined, file)
         if not isinstance(pandas.read_csv(file, sep=separator, nrows=1).index, pandas.RangeIndex):
             raise ValueError(f"Row 1 of {file} has more fields than the header. Quote texts containing {separator!r}.")
         if repeated := [name for name in header if name and header.count(name) > 1]:  # `pandas` would rename it

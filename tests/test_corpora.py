@@ -140,6 +140,24 @@ def test_names_of_files_are_not_patterns(tmp_path: Path) -> None:
         assert read_both_ways(path) == ["one"]
 
 
+@pytest.mark.parametrize(
+    ("header", "first", "last", "num_joined"),
+    [
+        ("id\ttext", '1\t"I came,', '2\tI saw."', 1),
+        ("text\tlabel", '"I came,\t1', 'I saw."\t0', 1),
+        ("id\ttext", '1\t"I ""came"","', '2\t"I\nsaw."', 0),
+    ],
+)
+@pytest.mark.parametrize("streaming", [False, True])
+def test_quotes_that_join_rows_give_a_warning(
+    tmp_path: Path, header: str, first: str, last: str, num_joined: int, streaming: bool, caplog: Any
+) -> None:
+    file = tmp_path / "a.tsv"
+    file.write_text("\n".join((header, first, last)) + "\n")
+    load_files([str(file)], "text", streaming=streaming)
+    assert (f"{num_joined} quoted fields of {file} contain whole rows." in caplog.text) == (num_joined > 0)
+
+
 @pytest.mark.parametrize("name", ["a.txt", "a.csv", "a.jsonl", "a.txt.gz", "a.txt.xz", "a.txt.bz2"])
 def test_a_byte_order_mark_is_not_text(name: str, tmp_path: Path) -> None:
     content = {".csv": "text\none\n", ".jsonl": '{"text": "one"}\n'}.get(Path(name).suffix, "one\n")

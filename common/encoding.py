@@ -61,13 +61,13 @@ def encode_documents(
     )
     chunks = encoded.data.column("input_ids").chunks[:8]  # thousands of texts; reading all may take minutes
     warn_of_unknown((chunk.flatten().to_numpy() for chunk in chunks), tokenizer)
-    text = (texts[0]["text"] or "") if len(texts) else ""
+    first = [text[: 10**5] + text[10**5 :][-200:] for text in texts[:100]["text"] if text]
     special = {token.content for token in tokenizer.added_tokens_decoder.values() if token.special}
     special = special - {tokenizer.unk_token} | {tokenizer.eos_token}  # WikiText contains the name "<unk>"
-    if found := sorted(name for name in special if name in text[:200] + text[-200:]):
+    if found := sorted(name for name in special if any(name in text for text in first)):
         names = "Names of special tokens in documents, such as %s, are read as ordinary text."
         logger.warning(f"{names} Remove them. For chats, use the column `messages` (docs/finetuning.md).", found[0])
-    for text in (text[:200].rstrip() for text in texts[:100]["text"] if text):
+    for text in (text[:200].rstrip() for text in first):
         others = {text.lower(), normalize("NFKC", text), re.sub(r"\s+", " ", text), re.sub(r"\s+(?=[^\w\s])", "", text)}
         ids, *same = tokenizer([text, *others - {text}], add_special_tokens=False, split_special_tokens=True)[
             "input_ids"

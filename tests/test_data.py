@@ -228,7 +228,7 @@ def test_names_of_special_tokens_in_a_text_give_a_warning(
     arguments.tokenizer = str(tmp_path / "tokenizer")
     load_data(arguments)
     assert "special" not in caplog.text
-    Path(arguments.corpus[0]).write_text("\n".join(line * 99 + name for line in LINES))
+    Path(arguments.corpus[0]).write_text("\n".join([*LINES[:9], *(line * 99 + name + line * 99 for line in LINES)]))
     load_data(arguments)
     message = f"Names of special tokens in documents, such as {name}, are read as ordinary text. Remove them."
     assert (message in caplog.text) == (name != "<unk>")

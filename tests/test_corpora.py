@@ -320,9 +320,13 @@ def test_files_of_no_split_are_named(folder: Path, caplog: pytest.LogCaptureFixt
         (folder / name).write_text("{}")
     load_corpus(DataArguments([str(folder)]))
     assert "not read" not in caplog.text
-    (folder / "more.jsonl").write_text('{"text": "more"}\n')
-    load_corpus(DataArguments([str(folder)]))
-    assert f"1 files, such as {folder / 'more.jsonl'}, are not read" in caplog.text
+    for name in ("more.jsonl", "notes.rst"):
+        caplog.clear()
+        (folder / name).write_text('{"text": "more"}\n')
+        load_corpus(DataArguments([str(folder)]))
+        assert f"1 files, such as {folder / name}, are not read" in caplog.text
+        assert f"say, '{folder}/*{(folder / name).suffix}'" in caplog.text
+        (folder / name).unlink()
 
 
 @pytest.mark.parametrize("options", [{}, {"streaming": True, "tokenizer": "gpt2"}])

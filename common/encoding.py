@@ -61,21 +61,7 @@ def encode_documents(
     )
     chunks = encoded.data.column("input_ids").chunks[:8]  # thousands of texts; reading all may take minutes
     warn_of_unknown((chunk.flatten().to_numpy() for chunk in chunks), tokenizer)
-    first = [text[: 10**5] + text[10**5 :][-200:] for text in texts[:100]["text"] if text]
-    special = {token.content for token in tokenizer.added_tokens_decoder.values() if token.special}
-    special = special - {tokenizer.unk_token} | {tokenizer.eos_token}  # WikiText contains the name "<unk>"
-    if found := sorted(name for name in special if any(name in text for text in first)):
-        names = "Names of special tokens in documents, such as %s, are read as ordinary text."
-        logger.warning(f"{names} Remove them. For chats, use the column `messages` (docs/finetuning.md).", found[0])
-    for text in (text[:200].rstrip() for text in first):
-        others = {text.lower(), normalize("NFKC", text), re.sub(r"\s+", " ", text), re.sub(r"\s+(?=[^\w\s])", "", text)}
-        ids, *same = tokenizer([text, *others - {text}], add_special_tokens=False, split_special_tokens=True)[
-            "input_ids"
-        ]
-        if ids in same:
-            message = "The tokenizer changes %r to %r, so bits per byte are too low. Use another one."
-            logger.warning(message, text, tokenizer.decode(ids))
-            break
+    _warn_of_changes([text for text in texts[:100]["text"] if text], tokenizer)
     return encoded
 
 
@@ -87,6 +73,28 @@ def warn_of_unknown(parts: Iterable[np.ndarray], tokenizer: PreTrainedTokenizerB
     if count:
         text = "%d or more tokens are %s, because the tokenizer lacks characters. Bits per byte are too low."
         logger.warning(f"{text} Remove such texts, or use another tokenizer.", count, tokenizer.unk_token)
+
+
+def special_ids(tokenizer: PreTrainedTokenizerBase) -> set[int]:
+    """Return the ids of special tokens that are not text, such as the end of a message."""
+    special = {token for token, value in tokenizer.added_tokens_decoder.items() if value.special}
+    return special - {tokenizer.unk_token_id} | {tokenizer.eos_token_id}  # WikiText contains the name "<unk>"
+
+
+def _warn_of_changes(texts: list[str], tokenizer: PreTrainedTokenizerBase) -> None:
+    """Warn if texts contain names of special tokens, or if the tokenizer loses case, spaces or forms of characters."""
+    parts = [text[: 10**5] + text[10**5 :][-200:] for text in texts]
+    special = sorted(tokenizer.convert_ids_to_tokens(list(special_ids(tokenizer))))
+    if found := [name for name in special if any(name in part for part in parts)]:
+        names = "Names of special tokens in documents, such as %s, are read as ordinary text."
+        logger.warning(f"{names} Remove them. For chats, use the column `messages` (docs/finetuning.md).", found[0])
+    for text in (text[:200].rstrip() for text in texts):
+        others = {text.lower(), normalize("NFKC", text), re.sub(r"\s+", " ", text), re.sub(r"\s+(?=[^\w\s])", "", text)}
+        encoded = tokenizer([text, *others - {text}], add_special_tokens=False, split_special_tokens=True)["input_ids"]
+        if encoded[0] in encoded[1:]:
+            message = "The tokenizer changes %r to %r, so bits per byte are too low. Use another one."
+            logger.warning(message, text, tokenizer.decode(encoded[0]))
+            break
 
 
 def _encode_selected(

@@ -18,7 +18,7 @@ from transformers.utils import logging
 from transformers.utils.chat_template_utils import render_jinja_template
 
 from common.caching import versioned
-from common.encoding import warn_of_unknown
+from common.encoding import special_ids, warn_of_unknown
 from modeling_aogpt import tokenization
 from modeling_aogpt.infill import encode_parts, words_include_space
 
@@ -115,12 +115,6 @@ def _encode_batch(
         "num_tokens": [len(row["input_ids"]) for row in rows],
         "num_bytes": [_count_bytes(row["input_ids"], row["labels"], tokenizer, special) for row in rows],
     }
-
-
-def special_ids(tokenizer: PreTrainedTokenizerBase) -> set[int]:
-    """Return the ids of special tokens that are not text, such as the end of a message."""
-    special = {token for token, value in tokenizer.added_tokens_decoder.items() if value.special}
-    return special - {tokenizer.unk_token_id} | {tokenizer.eos_token_id}
 
 
 def _count_bytes(ids: list[int], labels: list[int], tokenizer: PreTrainedTokenizerBase, special: set[int]) -> int:

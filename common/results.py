@@ -28,6 +28,11 @@ def read_results(folder: Path) -> dict[str, Any] | None:
     return read_json(path, ("arguments", "steps"), "training/pretrain.py") if path.exists() else None
 
 
+def is_padded(corpus: dict[str, Any]) -> bool:
+    """Return whether sequences of a corpus, as results.json describes it, are padded with tokens that have a loss."""
+    return corpus.get("packing") == "documents" and not corpus.get("examples")
+
+
 def model_evaluation(results: dict[str, Any]) -> dict[str, Any]:
     """Return the evaluation of the model of a run: the last one or, with `keep_best`, the best one."""
     kind = results["arguments"].get("keep_best")

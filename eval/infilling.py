@@ -378,17 +378,20 @@ def held_out_gaps(folder: Path, options: InfillingArguments) -> list[Gap]:
     return make_sentence_gaps(*drawn, tokenizer) if options.sentences else make_gaps(*drawn, may_be_last=is_padded)
 
 
+def _check_lossless(gaps: Sequence[Gap], tokenizer: PreTrainedTokenizerBase, name: str) -> None:
+    """Raise a `ValueError` if `to_bytes` does not return the text of a document."""
+    for gap in gaps:
+        text = tokenizer.decode(gap.ids, clean_up_tokenization_spaces=False).replace("\ufffd", "")
+        if (found := to_bytes(gap.ids, tokenizer).decode(errors="ignore")).strip() != text.strip():
+            changed = f"Bits per byte need a lossless tokenizer, but {name} makes {found!r:.200} of {text!r:.200}."
+            raise ValueError(f"{changed} Use a model with byte-level BPE or the tokenizer of a Llama.")
+
+
 def evaluate_run(folder: Path, gaps: list[Gap], options: InfillingArguments, journal: Journal) -> dict[str, Any]:
     """Return the scores of each method, by name, for a model or the model of a finished run."""
     name = find_model(folder)
     model, tokenizer = load_model(name, dtype=torch.float32).to(journal.state.device), load_tokenizer(name)
-    for gap in gaps:
-        texts = (
-            to_bytes(gap.ids, tokenizer).decode(errors="ignore"),
-            tokenizer.decode(gap.ids, clean_up_tokenization_spaces=False).replace("\ufffd", ""),
-        )
-        if len({text.strip() for text in texts}) > 1:
-            raise ValueError(f"Bits per byte need a lossless tokenizer, but that of {name} changes {texts[0]!r:.200}.")
+    _check_lossless(gaps, tokenizer, name)
     has_sentinels = set(SENTINELS) <= tokenizer.get_vocab().keys()
     sentinels = tokenizer.convert_tokens_to_ids(list(SENTINELS)) if has_sentinels else ()
     fillings = fill_in(Filler.of_model(model, name, options.max_length, sentinels), gaps, journal, str(folder))

@@ -92,8 +92,7 @@ class ScoringArguments(Options):
     )
     tokenizer: str | None = option(None, "Folder or Hub name of the tokenizer. Defaults to the model's.")
     measures: list[str] = option(
-        [],
-        f"Kinds of log-likelihood: {', '.join(MEASURES)}. Defaults to the first two; for an encoder, to any_order.",
+        [], f"Kinds of log-likelihood: {', '.join(MEASURES)}. Defaults to the first two; for an encoder, to any_order."
     )
     num_orders: int = option(1, "Number of random orders (for an encoder: estimates) per sequence.", least=1)
     ensemble_size: int = option(8, "Number of orders of each context for `ensemble` (Eq. 4).", least=2)

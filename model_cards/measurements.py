@@ -11,7 +11,7 @@ from huggingface_hub import EvalResult
 from common.corpora import is_hub_name
 from common.files import read_json
 from common.reports import with_error
-from common.results import ORDER_KINDS, WITHOUT_EFFECT, model_evaluation
+from common.results import ORDER_KINDS, WITHOUT_EFFECT, is_padded, model_evaluation
 from eval.protocols import EVALUATION_SETS
 from eval.tables import CLEAN, ZERO_SHOT_KEYS, describe_orders, describe_text, list_departures
 from training.arguments import TrainingArguments, order_settings
@@ -106,8 +106,7 @@ def describe_corpus(results: dict[str, Any]) -> str:
 def describe_run(results: dict[str, Any]) -> str:
     """Describe the length and the machine of a finished run, and name the model that it started from."""
     corpus, machine, initial_model = results["corpus"], results["hardware"], results["arguments"].get("init_from")
-    is_padded = corpus["packing"] == "documents" and not corpus.get("examples")
-    padding = ", padding included," if is_padded else ""
+    padding = ", padding included," if is_padded(corpus) else ""
     text = (
         f"The training took {results['steps']:,} steps with {results['tokens']:,} tokens{padding} and "
         f"{results['train_seconds'] / 3600:.3g} hours. It ended on this machine: {machine['device_name']}, "

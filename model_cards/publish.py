@@ -30,7 +30,7 @@ from common.commands import Options, Parser, one_line_errors, option
 from common.corpora import BUILT_IN
 from common.files import atomic_folder, check_empty_folder
 from common.models import check_own_tokenizer, identity_of_weights, load_merged
-from common.results import read_finished_run, settings_of_run
+from common.results import is_padded, read_finished_run, settings_of_run
 from model_cards.card import read_facts, render_card, task_of
 from model_cards.measurements import add_run_facts, check_labels, read_run_measurements, read_zero_shot_measurements
 from modeling_aogpt import AOGPTConfig, MDMEncoderConfig
@@ -91,7 +91,7 @@ def stage(source: Path, repo_id: str, folder: Path, arguments: PublishArguments)
     tokenizer = load_matching_tokenizer(model.config, name := arguments.tokenizer or str(model_folder))
     check_own_tokenizer(str(model_folder), tokenizer, name)
     length = results["arguments"]["sequence_length"] if results else model.config.max_position_embeddings
-    task, corpus = task_of(model.config), results["corpus"] if results else {}
+    task = task_of(model.config)
     measurements = [] if results is None else read_run_measurements(results, task)
     weights = identity_of_weights(str(model_folder)) if results or arguments.results else None
     if results and results.get("weights", weights) != weights:
@@ -112,7 +112,7 @@ def stage(source: Path, repo_id: str, folder: Path, arguments: PublishArguments)
         num_parameters=model.num_parameters(),
         dtype=str(model.dtype).removeprefix("torch."),
         is_rounded=model.dtype != torch.float32 and find_base(model_folder) is not None,
-        pad_texts=corpus.get("packing") == "documents" and not corpus.get("examples"),
+        pad_texts=results is not None and is_padded(results["corpus"]),
         is_left_to_right=model.generation_config.is_left_to_right,
     )
     with atomic_folder(folder) as temporary:

@@ -443,10 +443,7 @@ class AnyOrderGenerationMixin(GenerationMixin):
                 pretrained_model_name_or_path, options["subfolder"] = folder, ""
             try:
                 self.generation_config = AnyOrderGenerationConfig.from_pretrained(
-                    pretrained_model_name_or_path,
-                    _from_auto=from_auto_class,
-                    _from_pipeline=from_pipeline,
-                    **options,
+                    pretrained_model_name_or_path, _from_auto=from_auto_class, _from_pipeline=from_pipeline, **options
                 )
             except OSError as error:  # usually there is no file: keep the default from the model configuration
                 if "valid JSON" in str(error):

@@ -45,8 +45,8 @@ def load_tokenizer(name_or_path: str | Path) -> PreTrainedTokenizerBase:
     if own := file and type(tokenizer.backend_tokenizer).from_file(file):
         own.no_truncation()
         own.no_padding()
-    ids = tokenizer(SAMPLE, add_special_tokens=False, verbose=False).input_ids
-    if own and own.encode(SAMPLE, add_special_tokens=False).ids != ids:
+    encode = partial(tokenizer, add_special_tokens=False, verbose=False)
+    if own and own.encode(SAMPLE, add_special_tokens=False).ids != (ids := encode(SAMPLE).input_ids):
         logger.warning(
             f"{type(tokenizer).__name__} encodes {SAMPLE!r} differently from {file}, and decodes the ids to "
             f"{tokenizer.decode(ids)!r}. If the model was trained with that file, set `tokenizer_class` in "
@@ -63,15 +63,18 @@ def load_tokenizer(name_or_path: str | Path) -> PreTrainedTokenizerBase:
 def check_chat(messages: list[dict[str, Any]], tokenizer: PreTrainedTokenizerBase, tools: list | None = None) -> None:
     """Raise an error if the chat template leaves out a system or tool message. Warn if it leaves out a key."""
     render = partial(tokenizer.apply_chat_template, tools=tools, tokenize=False)
-    for i, message in enumerate(messages):
-        changed = [*messages[:i], message | {"content": f".{message['content']}"}, *messages[i + 1 :]]
-        is_other = message["role"] not in ("user", "assistant") and message["content"].strip()
-        if is_other and render(changed) == render(messages):
-            raise ValueError(f"The chat template leaves out message {i} ({message['role']!r}). Remove the message.")
     template, given = tokenizer.get_chat_template(tools=tools), (*messages, {"tools": tools})
-    for key in {key for one in given for key in one if isinstance(one[key], str | list | dict) and one[key]}:
-        without = [{name: one[name] for name in one if name != key} for one in messages]
-        if not re.search(rf"\b{re.escape(key)}\b", template) and render(without) == render(messages):
+    filled = [i for i, message in enumerate(messages) if message["content"].strip()]
+    others = [i for i in filled if messages[i]["role"] not in ("user", "assistant")]
+    keys = {key for one in given for key in one if isinstance(one[key], str | list | dict) and one[key]}
+    unread = [key for key in keys if not re.search(rf"\b{re.escape(key)}\b", template)]
+    text = render(messages) if others or unread else ""
+    for i in others:
+        changed = [*messages[:i], messages[i] | {"content": f".{messages[i]['content']}"}, *messages[i + 1 :]]
+        if render(changed) == text:
+            raise ValueError(f"The chat template leaves out message {i} ({messages[i]['role']!r}). Remove the message.")
+    for key in unread:
+        if render([{name: one[name] for name in one if name != key} for one in messages]) == text:
             logger.warning_once(f"The chat template omits `{key}`. Change the template, or move `{key}` to `content`.")
 
 

@@ -51,6 +51,7 @@ from training.pretrain import Pretraining, logger, main
 from training.status import StepStatus, StopRequest
 
 MEASURES = ("reward", "solved", "kl", "entropy")  # means over completions; the last two in nats per completion
+OWN_COLUMNS = ("text", "input_ids")  # the reward gets the others
 SAMPLING = -5  # index of the random stream, see training/draws.py
 # Keys that cannot be used with rewards, and must keep their defaults.
 UNUSED = {
@@ -176,7 +177,7 @@ class PolicyTraining(Pretraining):
 
     def __init__(self, architecture: Architecture, training: GRPOArguments, data: Data, *others: Any) -> None:
         self.reward = import_function("reward", str(training.reward))
-        columns = [name for name in data.train.column_names if name not in ("text", "input_ids")]
+        columns = [name for name in data.train.column_names if name not in OWN_COLUMNS]
         try:
             signature(self.reward).bind(prompts=[], completions=[], **dict.fromkeys(columns))
         except TypeError as error:
@@ -230,7 +231,7 @@ class PolicyTraining(Pretraining):
         before = [[] if tokenizer.mask_token_id in row["input_ids"] else row["input_ids"] for row in rows]
         texts = [decode_after(*ids, tokenizer) for ids in zip(before, shown, strict=True)]
         # The reward gets copies, because it may change its arguments.
-        columns = {name: [deepcopy(row[name]) for row in rows] for name in rows[0] if name not in ("text", "input_ids")}
+        columns = {name: [deepcopy(row[name]) for row in rows] for name in rows[0] if name not in OWN_COLUMNS}
         rewards = self.reward(prompts=[row["text"] for row in rows], completions=list(texts), **columns)
         try:
             values = torch.as_tensor(rewards, dtype=torch.float64, device="cpu").detach()

@@ -45,10 +45,7 @@ UNSUPPORTED = (
 )
 
 # Facts about the source that become part of model cards.
-PATTERNS = {
-    "_name_or_path": re.compile(r"[\w.-]+(/[\w.-]+)?", re.ASCII),
-    "license": re.compile(r"[\w.+-]+", re.ASCII),
-}
+PATTERNS = {"_name_or_path": re.compile(r"[\w.-]+(/[\w.-]+)?", re.ASCII), "license": re.compile(r"[\w.+-]+", re.ASCII)}
 NUM_CHECKED_TOKENS = 64
 FAMILIES = "Llama, Mistral, Qwen2, Qwen3, SmolLM3, OLMo or GPT-2"
 

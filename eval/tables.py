@@ -141,7 +141,7 @@ COLUMNS: dict[str, tuple[str, Callable[[dict[str, Any]], str]]] = {
 
 
 def zero_shot_table(runs: Sequence[dict[str, Any]]) -> str:
-    """Return a table of all measures of `runs`. If there are several, the first columns are model and settings."""
+    """Return a table of all measures. If there are several `runs`, the first columns are model and settings."""
     first = {
         "model": ("l", lambda result: result["model"]),
         "settings": ("l", lambda result: describe_text(result["text"], result, result["measure"])),

@@ -50,7 +50,7 @@ from modeling_aogpt.infill import encode_between_masks, encode_parts, pad_texts
 from modeling_aogpt.likelihood import ROWS_PER_HEAD_CALL
 from modeling_aogpt.loading import find_model, load_pretrained, read_any_config
 from modeling_aogpt.orders import ORDER_NAMES, Orders, group_orders, index_by_rank
-from modeling_aogpt.tokenization import load_tokenizer
+from modeling_aogpt.tokenization import load_matching_tokenizer
 from modeling_aogpt.validation import check_choice, check_integer, suggest
 
 BUILD_ALL_REQUESTS = Task.build_all_requests
@@ -103,7 +103,7 @@ class HarnessArguments(Options):
             if name not in (*known, "max_batch_size", "trust_remote_code"):  # passed to every model
                 hint = suggest(name, known) or f" Known names are {', '.join(known)}."
                 raise ValueError(f"`model_args` contains the unknown name `{name}`. Remove or correct it.{hint}")
-        return cls(**{name: value for name, value in given.items() if name in known})
+        return cls.from_settings(given)
 
 
 @register_model("aogpt")
@@ -130,7 +130,7 @@ class AnyOrderLM(LM):
         device = self.accelerator.device if self.accelerator.num_processes > 1 else self.arguments.device
         model = load_pretrained(AOGPTForAnyOrderLM, pretrained, dtype=getattr(torch, self.arguments.dtype))
         self.model = model.to(device).eval()
-        self.tokenizer = load_tokenizer(name := self.arguments.tokenizer or pretrained)
+        self.tokenizer = load_matching_tokenizer(config, name := self.arguments.tokenizer or pretrained)
         check_own_tokenizer(pretrained, self.tokenizer, name)
         self.batch_size = self.arguments.batch_size
         self.max_length = default_length(pretrained, config) if (given := self.arguments.max_length) is None else given
@@ -213,7 +213,10 @@ class AnyOrderLM(LM):
         return parts
 
     def _make_query(self, context: str, completion: str) -> Gap:
-        """Return a query that scores `completion` at the mask in `context` or, if there is none, after `context`."""
+        """Return a query that scores `completion` at the mask in `context` or, if there is none, after `context`.
+
+        The outer ends of long contexts are cut.
+        """
         before, *rest = self._split_at_mask(context)
         if rest:
             # The harness puts a space, its `target_delimiter`, before each choice. The space belongs to the text only
@@ -222,17 +225,14 @@ class AnyOrderLM(LM):
         # Tokens of words include the space before the word, so this space is moved to the completion. The harness also
         # moves whitespace at the end of a context.
         text = before.removesuffix(" ") if rest else before.rstrip()
-        return self._cut_context(*encode_parts([text, before[len(text) :] + completion, *rest], self.tokenizer))
-
-    def _cut_context(self, before: list[int], ids: list[int], after: Sequence[int] = ()) -> Gap:
-        """Return a query that scores `ids` between `before` and `after`. Cut the outer ends of long contexts."""
+        before, ids, *after = encode_parts([text, before[len(text) :] + completion, *rest], self.tokenizer)
         room = self.max_length - len(ids)
         if not ids or room < 0:
             raise ValueError(
                 f"A completion must have 1 to {self.max_length} tokens, but one has {len(ids)}. Correct the "
                 "task or, for longer completions, increase `max_length`."
             )
-        before, after = self._cut(before, after, room)
+        before, after = self._cut(before, after[0] if after else [], room)
         return Gap([*before, *ids, *after], len(before), len(ids))
 
     def _cut(self, before: list[int], after: Sequence[int], room: int) -> tuple[list[int], Sequence[int]]:

@@ -32,10 +32,8 @@ class Journal:
     """
 
     def __init__(self, folder: Path | None = None) -> None:
-        self.state = PartialState()
-        self.folder = folder
+        self.state, self.folder = PartialState(), folder
         self.done: dict[str, dict[int, Any]] = defaultdict(dict)
-        self.file = None if folder is None else folder / f"process-{self.state.process_index}.jsonl"
         if folder is not None:
             for path in sorted(folder.glob("*.jsonl")):
                 self._read(path)
@@ -69,7 +67,7 @@ class Journal:
                 self.done[key].update(values)
         for key, size in sizes.items():
             if self.done[key].keys() != set(range(size)):
-                folder = "" if self.file is None else f" Remove {self.file.parent}, and start again."
+                folder = "" if self.folder is None else f" Remove {self.folder}, and start again."
                 raise RuntimeError(
                     f"Each of the {size} sequences of {key} must have a result, but there are {len(self.done[key])} "
                     f"results.{folder}"
@@ -79,9 +77,10 @@ class Journal:
     def add(self, key: str, indices: Sequence[int], values: Sequence[Any]) -> None:
         """Add the values of a batch. `key` names what was computed. `indices` are the indices of the sequences."""
         self.done[key].update(zip(indices, values, strict=True))
-        if self.file is not None:
-            self.file.parent.mkdir(parents=True, exist_ok=True)
-            with self.file.open("a", encoding="utf-8") as file:  # the first "\n" ends a line that was cut off
+        if self.folder is not None:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            own_file = self.folder / f"process-{self.state.process_index}.jsonl"
+            with own_file.open("a", encoding="utf-8") as file:  # the first "\n" ends a line that was cut off
                 file.write("\n" + json.dumps([key, list(indices), list(values)]) + "\n")
 
     def remove(self) -> None:

@@ -60,6 +60,20 @@ LAMBADA = "hf://datasets/EleutherAI/lambada_openai@761609c75432cf25d076cd41b8182
 PTB = "hf://datasets/ptb-text-only/ptb_text_only@6003d540889b95fc8c8403a3f04619f3b943fc8d"
 LM1B = "hf://datasets/billion-word-benchmark/lm1b@refs%2Fconvert%2Fparquet"
 
+
+def _wikitext(size: int, split: str, num_train: int) -> EvaluationSet:
+    """Return WikiText-2 or WikiText-103, which have the same documents to hold out."""
+    return EvaluationSet(
+        f"WikiText{size}",
+        split,
+        f"{WIKITEXT}/wikitext-{size}-raw-v1/{{split}}-*.parquet",
+        {"train": num_train, "validation": 3760, "test": 4358},
+        f"wikitext-{size}-raw/wiki.{{split}}.raw",
+        detokenize_wikitext,
+        read_line=_read_wikitext_line,
+    )
+
+
 EVALUATION_SETS = {
     "lambada": EvaluationSet(
         "LAMBADA",
@@ -69,15 +83,7 @@ EVALUATION_SETS = {
         "lambada/lambada_{split}.jsonl",
         detokenize_lambada,
     ),
-    "wikitext2": EvaluationSet(
-        "WikiText2",
-        "train",
-        WIKITEXT + "/wikitext-2-raw-v1/{split}-*.parquet",
-        {"train": 36718, "validation": 3760, "test": 4358},
-        "wikitext-2-raw/wiki.{split}.raw",
-        detokenize_wikitext,
-        read_line=_read_wikitext_line,
-    ),
+    "wikitext2": _wikitext(2, "train", 36718),
     "ptb": EvaluationSet(
         "PTB",
         "test",
@@ -87,15 +93,7 @@ EVALUATION_SETS = {
         detokenize_ptb,
         column="sentence",
     ),
-    "wikitext103": EvaluationSet(
-        "WikiText103",
-        "test",
-        WIKITEXT + "/wikitext-103-raw-v1/{split}-*.parquet",
-        {"train": 1801350, "validation": 3760, "test": 4358},
-        "wikitext-103-raw/wiki.{split}.raw",
-        detokenize_wikitext,
-        read_line=_read_wikitext_line,
-    ),
+    "wikitext103": _wikitext(103, "test", 1801350),
     "lm1b": EvaluationSet(
         "1BW",
         "test",

@@ -15,7 +15,7 @@ import hashlib
 import json
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from itertools import chain
 from pathlib import Path
@@ -193,17 +193,13 @@ def zero_shot(
 
 
 def _choose_precisions(scorer: ModelScorer, arguments: ScoringArguments) -> dict[str, str]:
-    """Return the measures to compute, each with its mixed precision."""
+    """Return the measures to compute, each with its mixed precision.
+
+    Raise a `ValueError` if the model has no such measure, or if an option is set that no measure uses.
+    """
     for measure in arguments.measures:
         check_choice("measures", measure, scorer.measures, f" for a model of type {scorer.model.config.model_type}")
     measures = arguments.measures or scorer.default_measures
-    _check_options(scorer, arguments, measures)
-    published = published_precisions(scorer.model.config) if arguments.is_published else {}
-    return {measure: arguments.mixed_precision or published.get(measure, "no") for measure in measures}
-
-
-def _check_options(scorer: ModelScorer, arguments: ScoringArguments, measures: Sequence[str]) -> None:
-    """Raise a `ValueError` if an option is set that no measure uses."""
     is_encoder = isinstance(scorer, AnyOrderScorer) and scorer.is_encoder
     measures_of_options = dict.fromkeys(("num_orders", "seed"), RANDOM_MEASURES)
     measures_of_options |= dict.fromkeys(("ensemble_size", "num_ranks"), ("ensemble",))
@@ -214,6 +210,8 @@ def _check_options(scorer: ModelScorer, arguments: ScoringArguments, measures: S
                 f"`{name}` has no effect, because this model is scored only with {', '.join(measures)}. Remove "
                 f"`{name}`, or change `measures`."
             )
+    published = published_precisions(scorer.model.config) if arguments.is_published else {}
+    return {measure: arguments.mixed_precision or published.get(measure, "no") for measure in measures}
 
 
 def _load_tokenizer(model_name: str, scorer: ModelScorer, arguments: ScoringArguments) -> PreTrainedTokenizerBase:

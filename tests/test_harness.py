@@ -19,6 +19,7 @@ lm_eval = pytest.importorskip("lm_eval")
 from lm_eval.api.instance import Instance  # noqa: E402
 from lm_eval.tasks import TaskManager  # noqa: E402
 from tokenizers import decoders  # noqa: E402
+from transformers import PreTrainedTokenizerFast  # noqa: E402
 
 from eval.harness import AnyOrderLM, main  # noqa: E402
 from eval.journal import make_generator  # noqa: E402
@@ -60,6 +61,16 @@ def test_completions_after_and_inside_a_context(folder: str, tiny_model: AOGPTFo
     scores = score(lm, *pairs)
     assert [value for value, _ in scores] == pytest.approx(expected, rel=1e-5)
     assert not any(is_greedy for _, is_greedy in scores)
+
+
+def test_a_tokenizer_with_other_ids_is_an_error(
+    tiny_model: AOGPTForAnyOrderLM, tiny_tokenizer: PreTrainedTokenizerFast, tmp_path: Path
+) -> None:
+    tiny_model.save_pretrained(tmp_path / "model")
+    tiny_tokenizer.add_special_tokens({"mask_token": "<another>"})
+    tiny_tokenizer.save_pretrained(tmp_path / "other")
+    with pytest.raises(ValueError, match="its mask has the id 17, but the mask of the model has the id 16"):
+        AnyOrderLM(str(tmp_path / "model"), tokenizer=str(tmp_path / "other"))
 
 
 def test_unknown_characters_give_a_warning(folder: str, caplog: pytest.LogCaptureFixture) -> None:

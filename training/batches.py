@@ -39,9 +39,8 @@ class Samples:
         self.seed = seed
 
     def __getitems__(self, samples: list[int]) -> list[dict[str, Any]]:
-        columns = self.rows[rows_of_samples(samples, len(self.rows), self.seed)]
-        rows = zip(samples, zip(*columns.values(), strict=True), strict=True)
-        return [dict(zip(columns, row, strict=True), order_seed=sample) for sample, row in rows]
+        columns = self.rows[rows_of_samples(samples, len(self.rows), self.seed)] | {"order_seed": samples}
+        return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
 
 def pass_samples(

@@ -66,10 +66,10 @@ def _decoder_nats(model: AOGPTForAnyOrderLM, rows: dict[str, list], numbers: lis
 
     In examples, these are the nats of the answers, given the context.
     """
-    if not (has_examples := "in_turns" in rows):
-        rows = {"input_ids": rows["input_ids"]}  # without labels, because marked context is scored, too
-    features = [dict(zip(rows, row, strict=True)) for row in zip(*rows.values(), strict=True)]
-    features = [feature | {"order_seed": number} for feature, number in zip(features, numbers, strict=True)]
+    has_examples = "in_turns" in rows
+    columns = rows if has_examples else {"input_ids": rows["input_ids"]}  # no labels: marked context is scored, too
+    columns = columns | {"order_seed": numbers}
+    features = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
     nats = []
     for orders in ("gaps_last", "context_first") if has_examples else ("left_to_right", "random"):
         collator = DataCollatorForAnyOrderLM(orders, pad_token_id=0, left_to_right_fraction=0.0, seed=ORDER_SEED)

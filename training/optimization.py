@@ -52,8 +52,8 @@ def first_decay_step(training: TrainingArguments) -> int | None:
 
 def num_common_steps(one: TrainingArguments, other: TrainingArguments) -> int:
     """Return the number of steps for which the learning rates and left-to-right fractions of two runs are the same."""
-    num_steps = min(one.max_steps, other.max_steps)
-    return next((step for step in range(num_steps) if _values_at(step, one) != _values_at(step, other)), num_steps)
+    steps = range(min(one.max_steps, other.max_steps))
+    return next((step for step in steps if _values_at(step, one) != _values_at(step, other)), len(steps))
 
 
 def _values_at(step: int, training: TrainingArguments) -> tuple[float, ...]:

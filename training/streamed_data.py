@@ -107,34 +107,29 @@ class StreamedSamples:
     """
 
     def __init__(self, stream: Stream, seed: int, position: dict[str, int] | None = None) -> None:
-        self.stream, self.seed = stream, seed
-        start = Position(**position or {})
+        self.stream, self.seed, self._position = stream, seed, Position(**position or {})
         self._unread: Iterator[tuple[np.ndarray, Position]] | None = None  # created on first use, inside a worker
-        # At first, the current window is empty, and the next window begins at `start`.
-        self._sequences: list[np.ndarray] = []
-        self._position = replace(start, window=start.window - 1)
-        self._next_sequences: list[np.ndarray] = []
-        self._next_position = self._end = start
+        self._read: list[tuple[np.ndarray, Position]] = []  # from `_position` on, also of the next window
 
     def __getitems__(self, samples: list[int]) -> list[dict[str, Any]]:
         rows = rows_of_samples(samples, self.stream.window_size, self.seed)
         return [self._feature(sample, row) for sample, row in zip(samples, rows, strict=True)]
 
     def _feature(self, sample: int, row: int) -> dict[str, Any]:
-        window, index = divmod(sample, self.stream.window_size)
+        size = self.stream.window_size
+        window, index = divmod(sample, size)
         while self._position.window < window:
-            self._read_ahead(self.stream.window_size)
-            self._sequences, self._position = self._next_sequences, self._next_position
-            self._next_sequences, self._next_position = [], replace(self._end, window=self._position.window + 1)
-        self._read_ahead(index + 1)
-        return {"input_ids": self._sequences[row], "order_seed": sample, "position": asdict(self._position)}
+            self._read_ahead(size)
+            self._position = replace(self._read[size - 1][1], window=self._position.window + 1)
+            del self._read[:size]
+        self._read_ahead(size + index + 1)
+        return {"input_ids": self._read[row][0], "order_seed": sample, "position": asdict(self._position)}
 
     def _read_ahead(self, num_sequences: int) -> None:
         if self._unread is None:
-            self._unread = self.stream.sequences(self.seed, self._next_position)
-        while len(self._next_sequences) < num_sequences:
-            ids, self._end = next(self._unread)
-            self._next_sequences.append(ids)
+            self._unread = self.stream.sequences(self.seed, self._position)
+        while len(self._read) < num_sequences:
+            self._read.append(next(self._unread))
 
 
 def training_samples(data: Data, seed: int, position: dict[str, int] | None = None) -> Samples | StreamedSamples:

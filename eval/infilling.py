@@ -19,7 +19,7 @@ import sys
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
-from itertools import accumulate, takewhile
+from itertools import accumulate
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -48,9 +48,7 @@ from modeling_aogpt.loading import Model, find_model, load_model, read_config
 from modeling_aogpt.tokenization import load_tokenizer
 
 BEFORE = "only the text before, known length"
-WHOLE_TEXT, PREDICTED, MIDDLE = "length by the whole text", "length predicted by the model", "fill-in-the-middle"
-# Tokens before the parts of a text for left-to-right models that fill in the middle (PSM, arXiv 2207.14255).
-SENTINELS = ("<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>")
+WHOLE_TEXT, PREDICTED = "length by the whole text", "length predicted by the model"
 # A sentence ends at the end of its line, or with one of .!? before whitespace. It includes the spaces before it.
 SENTENCE = re.compile(rb"[ \t]*\S(?:[^\n]*?[.!?][\"')\]]*(?=\s)|[^\n]*)")
 SEPARATOR = re.compile(r"[^\w.-]+")
@@ -202,19 +200,11 @@ class Filler:
         padded_length: Length to which documents are padded with end-of-text, or None for packed text.
         max_length: Largest length that is tried for a gap of unknown length.
         orders: Orders in which the model was trained (`TrainingArguments.orders`).
-        sentinels: Ids of `SENTINELS`, for a left-to-right model that fills in the middle.
     """
 
-    def __init__(
-        self,
-        model: Model,
-        padded_length: int | None,
-        max_length: int,
-        orders: str = "random",
-        sentinels: Sequence[int] = (),
-    ) -> None:
-        self.sentinels, self.predicts_end = sentinels, model.config.max_gap_length is not None
+    def __init__(self, model: Model, padded_length: int | None, max_length: int, orders: str = "random") -> None:
         self.model, self.padded_length, self.orders = model, padded_length, orders
+        self.predicts_end = model.config.max_gap_length is not None
         self.max_length = min(max_length, model.config.max_gap_length or max_length)  # also for the scores
         self.order = "left_to_right" if orders == "gaps_last" else "confidence"
         # A padded document has no end-of-text before its padding. In packed text, a gap can contain end-of-text.
@@ -225,17 +215,17 @@ class Filler:
         self.settings = {**self.greedy, "suppress_tokens": self.end_of_text if has_end else None}
 
     @classmethod
-    def of_model(cls, model: Model, name: str, max_length: int, sentinels: Sequence[int] = ()) -> "Filler":
+    def of_model(cls, model: Model, name: str, max_length: int) -> "Filler":
         """Return a `Filler` with the settings of the run that trained the model `name`, if there is one."""
         settings = settings_of_run(name)
         padded_length = settings["sequence_length"] if settings.get("packing") == "documents" else None
         default = "gaps_last" if model.generation_config.order == "left_to_right" else "random"
-        return cls(model, padded_length, max_length, settings.get("orders", default), sentinels)
+        return cls(model, padded_length, max_length, settings.get("orders", default))
 
     def methods(self) -> dict[str, Callable[[Gap], list[int]]]:
         """Return, by name, the functions that fill in a gap."""
         if self.orders == "left_to_right":
-            return {BEFORE: self.from_text_before} | ({MIDDLE: self.in_the_middle} if self.sentinels else {})
+            return {BEFORE: self.from_text_before}
         methods = {"known length": self.with_known_length}
         if hasattr(self.model, "infill"):  # a decoder
             name = PREDICTED if self.predicts_end else WHOLE_TEXT
@@ -254,18 +244,6 @@ class Filler:
         # Packed text continues after end-of-text, so generation must not stop there.
         filled = self.model.generate(ids, order="left_to_right", stop_at_eos=False, **self.settings)
         return filled[0, gap.start :].tolist()
-
-    def in_the_middle(self, gap: Gap) -> list[int]:
-        """Fill in at least one token, until end-of-text, with a left-to-right model that fills in the middle."""
-        ids = self._to_tensor(self._rearrange(gap))[None]
-        settings = {"max_new_tokens": self.max_length, "min_new_tokens": 1, "suppress_tokens": self.sentinels}
-        filled = self.model.generate(ids, order="left_to_right", **self.greedy, **settings)[0, ids.shape[1] :]
-        return list(takewhile(lambda token: token not in self.end_of_text, filled.tolist()))
-
-    def _rearrange(self, gap: Gap) -> list[int]:
-        """Return the text before and after a gap, with sentinels."""
-        before, after, middle = self.sentinels
-        return [before, *gap.ids[: gap.start], after, *gap.ids[gap.start + gap.length :], middle]
 
     def with_unknown_length(self, gap: Gap, max_length: int | None = None, **settings: Any) -> list[int]:
         """Let `infill` find the length. Return the tokens filled in."""
@@ -290,9 +268,6 @@ class Filler:
 
     def nats_with_end(self, gap: Gap) -> float:
         """Return the negative log-likelihood of the removed tokens and of the end of the gap, given the other text."""
-        if self.sentinels:
-            ids = [*self._rearrange(gap), *gap.removed, self.end_of_text[0]]
-            return self._nats(self._to_tensor(ids), len(ids) - gap.length - 1, len(ids), None)
         end, num_slots = gap.start + gap.length, max(self.max_length - gap.length, 0)
         ids = self.pad(gap.with_tokens(gap.removed + self.end_of_text[:1] * num_slots))
         return self._nats(ids, gap.start, end + (num_slots > 0), end + num_slots)
@@ -392,9 +367,7 @@ def evaluate_run(folder: Path, gaps: list[Gap], options: InfillingArguments, jou
     name = find_model(folder)
     model, tokenizer = load_model(name, dtype=torch.float32).to(journal.state.device), load_tokenizer(name)
     _check_lossless(gaps, tokenizer, name)
-    has_sentinels = set(SENTINELS) <= tokenizer.get_vocab().keys()
-    sentinels = tokenizer.convert_tokens_to_ids(list(SENTINELS)) if has_sentinels else ()
-    fillings = fill_in(Filler.of_model(model, name, options.max_length, sentinels), gaps, journal, str(folder))
+    fillings = fill_in(Filler.of_model(model, name, options.max_length), gaps, journal, str(folder))
     if options.file and journal.state.is_main_process:
         samples = options.output_dir / "samples" / SEPARATOR.sub("--", str(folder)).strip("-")
         write_samples(fillings, gaps, tokenizer, samples)

@@ -19,7 +19,6 @@ from common.tokenizers import train_tokenizer
 from eval.estimates import wilson_interval
 from eval.infilling import (
     BEFORE,
-    MIDDLE,
     PREDICTED,
     Filler,
     Gap,
@@ -186,18 +185,6 @@ def test_scores_of_fillings(model: AOGPTForAnyOrderLM, words: PreTrainedTokenize
     assert known["bits_per_byte_standard_error"] >= 0
     assert "bits_per_byte" not in results["length by the whole text"]
     assert list(evaluate_with(Filler(model, 8, 4, "left_to_right"), [Gap(filled, 1, 2)], words)) == [BEFORE]
-
-
-def test_a_left_to_right_model_fills_in_the_middle(model: AOGPTForAnyOrderLM) -> None:
-    filler, gap = Filler(model, None, 4, "left_to_right", sentinels=(8, 9, 10)), Gap([3, 1, 4, 5], 1, 2)
-    ids = torch.tensor([[8, 3, 9, 5, 10, 1, 4, EOS]])
-    expected = -model.log_likelihood(ids).token_log_likelihood[0, 5:].sum().item()
-    assert filler.nats_with_end(gap) == pytest.approx(expected)
-    filled = filler.methods()[MIDDLE](gap)
-    assert 0 < len(filled) <= 4
-    logits = model(torch.tensor([[8, 3, 9, 5, 10, *filled]])).logits[0, 5:, :11]
-    assert logits[1:, :8].argmax(dim=-1).tolist() == filled[1:]
-    assert logits[0, 1:8].argmax().item() + 1 == filled[0]
 
 
 def test_the_end_of_a_gap_counts_if_the_model_predicts_it() -> None:

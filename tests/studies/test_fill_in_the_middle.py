@@ -1,10 +1,13 @@
 # Copyright 2026 The AO-GPT package authors. SPDX-License-Identifier: Apache-2.0
+import pytest
 import torch
 
 from common.tokenizers import train_tokenizer
-from eval.studies.infilling.compare import find_pair
+from eval.infilling import Gap
+from eval.studies.infilling.compare import MiddleFiller, find_pair
 from eval.studies.infilling.fill_in_the_middle import rearrange
 from modeling_aogpt.data_collator import make_streams
+from tests.references import random_model
 
 SENTINELS, END = [101, 102, 103], 0
 
@@ -45,3 +48,16 @@ def test_both_places_of_a_name_are_found() -> None:
     assert "".join(texts).count("value") == 0
     assert tokenizer.decode(pair.removed).count("value") == 2
     assert find_pair(tokenizer("x; value = (other)\n").input_ids, tokenizer) is None
+
+
+def test_a_left_to_right_model_fills_in_the_middle() -> None:
+    model = random_model(eos_token_id=END)
+    filler, gap = MiddleFiller(model, 4, (8, 9, 10)), Gap([3, 1, 4, 5], 1, 2)
+    ids = torch.tensor([[8, 3, 9, 5, 10, 1, 4, END]])
+    expected = -model.log_likelihood(ids).token_log_likelihood[0, 5:].sum().item()
+    assert filler.nats_with_end(gap) == pytest.approx(expected)
+    filled = filler.in_the_middle(gap)
+    assert 0 < len(filled) <= 4
+    logits = model(torch.tensor([[8, 3, 9, 5, 10, *filled]])).logits[0, 5:, :11]
+    assert logits[1:, :8].argmax(dim=-1).tolist() == filled[1:]
+    assert logits[0, 1:8].argmax().item() + 1 == filled[0]

@@ -13,9 +13,9 @@ import re
 import sys
 import time
 from bisect import bisect_left
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, combinations
+from itertools import accumulate, combinations, takewhile
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -29,10 +29,11 @@ from common.files import make_folder, read_json, write_json
 from common.hardware import versions
 from common.results import read_finished_run
 from common.tokenizers import to_bytes
-from eval.infilling import SENTINELS, Filler, Gap, InfillingArguments, held_out_gaps
+from eval.infilling import Filler, Gap, InfillingArguments, held_out_gaps
+from eval.studies.infilling.fill_in_the_middle import SENTINELS
 from eval.studies.runner.estimates import estimate
 from eval.studies.runner.report import write_report
-from modeling_aogpt.loading import load_model
+from modeling_aogpt.loading import Model, load_model
 from modeling_aogpt.tokenization import load_tokenizer
 
 ARMS = ("fill-in-the-middle", "room", "room-long-stage", "gaps-last")
@@ -69,6 +70,31 @@ class Pair:
         return [self.ids[:first], self.ids[first + length : second], self.ids[second + other :]]
 
 
+class MiddleFiller(Filler):
+    """Methods of a left-to-right model that fills in the middle. `sentinels` are the ids of `SENTINELS`."""
+
+    def __init__(self, model: Model, max_length: int, sentinels: Sequence[int]) -> None:
+        super().__init__(model, None, max_length, "left_to_right")
+        self.sentinels = sentinels
+
+    def in_the_middle(self, gap: Gap) -> list[int]:
+        """Fill in at least one token, until end-of-text."""
+        ids = torch.tensor([self.rearrange(gap)])
+        settings = {"max_new_tokens": self.max_length, "min_new_tokens": 1, "suppress_tokens": self.sentinels}
+        filled = self.model.generate(ids, order="left_to_right", **self.greedy, **settings)[0, ids.shape[1] :]
+        return list(takewhile(lambda token: token not in self.end_of_text, filled.tolist()))
+
+    def rearrange(self, gap: Gap) -> list[int]:
+        """Return the text before and after a gap, with sentinels."""
+        before, after, middle = self.sentinels
+        return [before, *gap.ids[: gap.start], after, *gap.ids[gap.start + gap.length :], middle]
+
+    def nats_with_end(self, gap: Gap) -> float:
+        """Return the negative log-likelihood of the removed tokens and of the end of the gap, given the other text."""
+        ids = [*self.rearrange(gap), *gap.removed, self.end_of_text[0]]
+        return self._nats(torch.tensor(ids), len(ids) - gap.length - 1, len(ids), None)
+
+
 class PairFiller:
     """Functions that fill in both gaps of a pair with the model of a `Filler`, and score the removed tokens."""
 
@@ -78,7 +104,9 @@ class PairFiller:
     def fill(self, pair: Pair) -> list[int]:
         """Return the tokens filled in: first one place, then the other, or both by `infill`."""
         before, between, after = pair.parts
-        if self.filler.sentinels:  # while the first gap is filled in, the text after the second is not given
+        if isinstance(
+            self.filler, MiddleFiller
+        ):  # while the first gap is filled in, the text after the second is not given
             first = self.filler.in_the_middle(Gap([*before, *between], len(before), 0))
             start = len(before) + len(first) + len(between)
             return first + self.filler.in_the_middle(Gap([*before, *first, *between, *after], start, 0))
@@ -91,14 +119,14 @@ class PairFiller:
 
     def score(self, pair: Pair) -> tuple[float, float]:
         """Return the results of `score` for a pair. Only one of them is computed."""
-        nats, has_end = self.nats(pair), self.filler.sentinels or self.filler.predicts_end
+        nats, has_end = self.nats(pair), isinstance(self.filler, MiddleFiller) or self.filler.predicts_end
         return (math.nan, nats) if has_end else (nats, math.nan)
 
     def nats(self, pair: Pair) -> float:
         """Return the negative log-likelihood of the removed tokens and, if the model predicts them, of both ends."""
         before, between, after = pair.parts
         names = [pair.ids[start : start + length] for start, length in pair.gaps]
-        if self.filler.sentinels:
+        if isinstance(self.filler, MiddleFiller):
             first = Gap([*before, *names[0], *between], len(before), len(names[0]))
             second = Gap(pair.ids, *pair.gaps[1])
             return self.filler.nats_with_end(first) + self.filler.nats_with_end(second)
@@ -152,17 +180,23 @@ def measure_run(folder: Path, options: CompareArguments) -> dict[str, Any]:
         return read_json(path, ("lines", "spans", "pairs"), "eval/studies/infilling/compare.py")
     results = read_finished_run(folder)
     model, tokenizer = load_model(folder / "model", dtype=torch.float32), load_tokenizer(folder / "model")
-    sentinels = tokenizer.convert_tokens_to_ids(list(SENTINELS)) if folder.name == ARMS[0] else ()
-    fills_all = bool(sentinels or model.config.max_gap_length)  # a search for lengths is slow
+    is_middle = folder.name == ARMS[0]
+    fills_all = is_middle or bool(model.config.max_gap_length)  # a search for lengths is slow
+
+    def make_filler(max_length: int) -> Filler:
+        if is_middle:
+            return MiddleFiller(model, max_length, tokenizer.convert_tokens_to_ids(list(SENTINELS)))
+        return Filler.of_model(model, str(folder / "model"), max_length)
+
     measured: dict[str, Any] = {kind: results["evaluations"][-1][kind] for kind in ("left_to_right", "any_order")}
     for kind, settings in (("lines", {"sentences": True, "max_gap": 16, "max_length": 20}), ("spans", {})):
         arguments = InfillingArguments(num_documents=options.num_documents, **settings)
-        filler = Filler.of_model(model, str(folder / "model"), arguments.max_length, sentinels)
-        fill = filler.in_the_middle if sentinels else filler.with_unknown_length
+        filler = make_filler(arguments.max_length)
+        fill = filler.in_the_middle if is_middle else filler.with_unknown_length
         gaps = held_out_gaps(folder, arguments)
         measured[kind] = measure(gaps, fill, lambda gap, filler=filler: score(filler, gap), tokenizer, fills_all)
     documents = [list(ids)[:48] for ids in load_data_of_run(folder).validation["input_ids"]]
-    filler = PairFiller(Filler.of_model(model, str(folder / "model"), LONGEST_NAME, sentinels))
+    filler = PairFiller(make_filler(LONGEST_NAME))
     pairs = make_pairs(documents, options.num_documents, tokenizer)
     measured["pairs"] = measure(pairs, filler.fill, filler.score, tokenizer, fills_all)
     write_json(path, measured)
@@ -171,20 +205,19 @@ def measure_run(folder: Path, options: CompareArguments) -> dict[str, Any]:
 
 def score(filler: Filler, gap: Gap) -> tuple[float, float]:
     """Return the negative log-likelihood of the removed tokens, and that of the tokens and the end of the gap."""
-    if not (filler.sentinels or filler.predicts_end):
+    is_middle = isinstance(filler, MiddleFiller)
+    if not (is_middle or filler.predicts_end):
         return filler.nats(gap, only_before=False), math.nan
     with_end = filler.nats_with_end(gap)
-    whole = filler.max_length == gap.length and not filler.sentinels  # no slot is left for the end
+    whole = filler.max_length == gap.length and not is_middle  # no slot is left for the end
     return with_end - (0.0 if whole else end_nats(filler, gap)), with_end
 
 
 def end_nats(filler: Filler, gap: Gap) -> float:
     """Return the negative log-likelihood of the end of a gap, given its tokens and the text around it."""
     given = Gap(gap.ids, gap.start + gap.length, 0)
-    if filler.sentinels:
-        before, after, middle = filler.sentinels
-        suffix = gap.ids[gap.start + gap.length :]
-        ids = [before, *gap.ids[: gap.start], after, *suffix, middle, *gap.removed, filler.end_of_text[0]]
+    if isinstance(filler, MiddleFiller):
+        ids = [*filler.rearrange(gap), *gap.removed, filler.end_of_text[0]]
         return filler._nats(torch.tensor(ids), len(ids) - 1, len(ids), None)
     slots = filler.end_of_text[:1] * (filler.max_length - gap.length)
     return filler._nats(torch.tensor(given.with_tokens(slots)), given.start, given.start + 1, given.start + len(slots))

@@ -20,12 +20,12 @@ from unittest.mock import patch
 import torch
 import torch.nn.functional as F
 
-from eval.infilling import SENTINELS
 from modeling_aogpt.data_collator import draw_gaps, draw_integers, make_streams, to_uniform
 from modeling_aogpt.tokenization import load_tokenizer
 from training import pretrain
 from training.draws import OrderDraws
 
+SENTINELS = ("<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>")
 NUM_ADDED = 4  # three sentinels and end-of-text
 SHORTEST = 0.375  # length of the shortest window, as a fraction of the sequence
 

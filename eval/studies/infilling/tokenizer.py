@@ -15,7 +15,7 @@ from common.commands import Parser, one_line_errors
 from common.corpora import load_corpus
 from common.data_arguments import DataArguments
 from common.tokenizers import END_OF_TEXT, train_tokenizer
-from eval.infilling import SENTINELS
+from eval.studies.infilling.fill_in_the_middle import SENTINELS
 from modeling_aogpt.tokenization import add_mask_token
 
 CORPUS, VOCAB_SIZE = "python-stdlib", 4096

@@ -1,7 +1,6 @@
 # Copyright 2026 The AO-GPT package authors. SPDX-License-Identifier: Apache-2.0
 """Functions that load tokenizers and add a mask token with the highest id, so that all lower ids stand for text."""
 
-import copy
 import json
 import os
 import re
@@ -20,10 +19,8 @@ logger = logging.get_logger(__name__)
 SAMPLE = "I saw  the cat,\n 12 (a).\n\n\tDON'T if(x==1234567)"  # tokenizers differ in how they divide it
 MASK = AddedToken("<|mask|>", special=True)
 # Settings of a tokenizer that its file tokenizer.json does not contain.
-SETTINGS = (
-    *("model_max_length", "padding_side", "truncation_side", "model_input_names", "extra_special_tokens"),
-    *("chat_template", "clean_up_tokenization_spaces", "split_special_tokens"),
-)
+SETTINGS = ["model_max_length", "padding_side", "truncation_side", "model_input_names", "extra_special_tokens"]
+SETTINGS += ["chat_template", "clean_up_tokenization_spaces", "split_special_tokens"]
 
 
 def load_tokenizer(name_or_path: str | Path) -> PreTrainedTokenizerBase:
@@ -97,8 +94,7 @@ def add_mask_token(tokenizer: PreTrainedTokenizerBase) -> PreTrainedTokenizerBas
     because a model predicts every id below its mask id. If tokens of words include the space before the word, the mask
     token includes one space before it (see [`include_space_in_mask`]).
 
-    Raise a `ValueError` if `<|mask|>` is already a token with a lower id, or if the ids have gaps. (The tokenizer would
-    then give the mask a lower id than another token.)
+    Raise a `ValueError` if `<|mask|>` is already a token with a lower id, or if the ids have gaps.
     """
     vocabulary = tokenizer.get_vocab()
     last = max(vocabulary.values())
@@ -107,13 +103,11 @@ def add_mask_token(tokenizer: PreTrainedTokenizerBase) -> PreTrainedTokenizerBas
     if tokenizer.mask_token_id != last:
         tokenizer.add_special_tokens({"mask_token": MASK})
     if tokenizer.mask_token_id != max(tokenizer.get_vocab().values()):
-        cause, hint = "the ids of its other tokens have gaps", "Number the tokens from 0 without gaps."
+        reason = "the ids of its other tokens have gaps. Number the tokens from 0 without gaps."
         if MASK.content in vocabulary:
-            cause, hint = "it is already a token", "Rename that token, or remove it from the vocabulary."
-        raise ValueError(
-            f"In this tokenizer, {MASK.content} has the id {tokenizer.mask_token_id} instead of {last + 1}, "
-            f"because {cause}. {hint}"
-        )
+            reason = "it is already a token. Rename that token, or remove it from the vocabulary."
+        has_id = f"{MASK.content} has the id {tokenizer.mask_token_id} instead of {last + 1}"
+        raise ValueError(f"In this tokenizer, {has_id}, because {reason}")
     return include_space_in_mask(tokenizer) if words_include_space(tokenizer) else tokenizer
 
 
@@ -123,11 +117,9 @@ def include_space_in_mask(tokenizer: PreTrainedTokenizerBase) -> PreTrainedToken
     Without this space, filling in "LETTER <|mask|> WITH" would leave two spaces after "LETTER". The option `lstrip` of
     a token would also drop line breaks and indentation. A normalizer therefore removes the space. A space that the
     tokenizer puts before each text is also put there by a normalizer, which, unlike the pre-tokenizer, does not put
-    another space after each mask. The returned tokenizer has the generic class, because classes of particular models do
-    not save normalizers.
+    another space after each mask.
     """
-    backend, mask = tokenizer.backend_tokenizer, tokenizer.mask_token
-    state = json.loads(backend.to_str())
+    mask, state = tokenizer.mask_token, json.loads(tokenizer.backend_tokenizer.to_str())
     normalizer, words = state["normalizer"] or {"type": "Sequence", "normalizers": []}, state["pre_tokenizer"] or {}
     steps = normalizer["normalizers"] if normalizer["type"] == "Sequence" else [normalizer]
     steps = [{"type": "Replace", "pattern": {"String": f" {mask}"}, "content": mask}] + [
@@ -142,31 +134,39 @@ def include_space_in_mask(tokenizer: PreTrainedTokenizerBase) -> PreTrainedToken
         surplus = {"Regex": rf"\A (?= |{re.escape(mask)})"}  # an insertion of width 0 makes byte-level encoding panic
         steps += [{"type": "Prepend", "prepend": " "}, {"type": "Replace", "pattern": surplus, "content": ""}]
     # The library keeps old options of a token that is added again, so the options are changed here.
-    tokens = [
-        token | {"lstrip": False, "rstrip": False, "normalized": True} if token["content"] == mask else token
-        for token in state["added_tokens"]
-    ]
+    options, tokens = {"lstrip": False, "rstrip": False, "normalized": True}, state["added_tokens"]
+    tokens = [token | options if token["content"] == mask else token for token in tokens]
     if len(steps) > num_steps:  # a new step would also change the names of normalized tokens
         names = [token["content"] for token in tokens if token["normalized"] and token["content"] != mask]
         if names and any(step["type"] not in ("Prepend", "Replace") for step in steps):
             logger.warning(f"The tokens {names} are found only where a text has exactly these characters.")
         tokens = [token | {"normalized": token["content"] == mask} for token in tokens]
     state |= {"normalizer": {"type": "Sequence", "normalizers": steps}, "added_tokens": tokens}
-    backend = type(backend).from_str(json.dumps(state))
+    return _with_state(tokenizer, state)
+
+
+def without_special_tokens(tokenizer: PreTrainedTokenizerBase) -> PreTrainedTokenizerBase:
+    """Return a tokenizer that adds no special tokens, such as `<s>`, to texts. Training adds none to documents."""
+    if not tokenizer.num_special_tokens_to_add():
+        return tokenizer
+    logger.warning(f"The tokenizer adds {tokenizer('').tokens()} to texts. The trained model's tokenizer adds none.")
+    return _with_state(tokenizer, json.loads(tokenizer.backend_tokenizer.to_str()) | {"post_processor": None})
+
+
+def _with_state(tokenizer: PreTrainedTokenizerBase, state: dict[str, Any]) -> PreTrainedTokenizerFast:
+    """Return a tokenizer with the state of a tokenizer.json. Classes of particular models do not save normalizers."""
     settings = tokenizer.special_tokens_map | {name: getattr(tokenizer, name) for name in SETTINGS}
+    backend = type(tokenizer.backend_tokenizer).from_str(json.dumps(state))
     return PreTrainedTokenizerFast(tokenizer_object=backend, **settings)
 
 
 def keep_space_before_masks(tokenizer: PreTrainedTokenizerBase) -> PreTrainedTokenizerBase:
     """Return a copy of a tokenizer, for texts in which the name of the mask token is text (`split_special_tokens`)."""
-    tokenizer = copy.deepcopy(tokenizer)
     state = json.loads(tokenizer.backend_tokenizer.to_str())
     normalizer = state["normalizer"] or {}
     if steps := normalizer.get("normalizers"):
         normalizer["normalizers"] = [step for step in steps if step.get("content") != tokenizer.mask_token]
-    changed = type(tokenizer.backend_tokenizer).from_str(json.dumps(state))
-    tokenizer.backend_tokenizer.normalizer = changed.normalizer
-    return tokenizer
+    return _with_state(tokenizer, state)
 
 
 def _replace_start(mask: str, content: str, unless: str = "") -> dict[str, Any]:

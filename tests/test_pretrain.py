@@ -29,6 +29,8 @@ from common.hardware import versions
 from common.results import ORDER_SEED
 from common.tokenizers import vocabulary_arguments
 from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM, DataCollatorForAnyOrderLM, modeling_aogpt
+from modeling_aogpt.tokenization import load_tokenizer
+from tests.tokenizers_of_all_kinds import llama, with_start, word_piece
 from tests.training_runs import STEPS, assert_same_training, final_state, losses, results, scores, train, write_config
 from training.batches import rows_of_samples
 from training.checkpoints import checkpoints_in, step_of
@@ -444,6 +446,28 @@ def test_a_tokenizer_that_cannot_be_used_is_an_error_before_the_corpus_is_read(
     monkeypatch.setattr("training.pretrain.load_data", lambda arguments: pytest.fail("the corpus was read"))
     with pytest.raises(SystemExit, match="`start_token_id` must be an id of the"):
         train(config, tmp_path, f"--tokenizer={finished / 'tokenizer'}", "--start_token_id=99999")
+
+
+@pytest.mark.parametrize("make", [lambda: with_start(llama), word_piece])
+def test_the_tokenizer_of_a_new_model_adds_no_token_that_training_lacks(
+    make: Callable, config: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    make().save_pretrained(tmp_path / "given")
+    text, options = "the cat <|mask|> sat", (f"--tokenizer={tmp_path / 'given'}", "--max_steps=1", "--warmup_steps=0")
+    train(config, tmp_path / "run", *options, "--start_token_id=null", "--sequence_length=32", "--num_samples=0")
+    assert "The trained model's tokenizer adds none." in caplog.text
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "run" / "model")
+    ids = tokenizer(text).input_ids
+    assert ids == load_tokenizer(tmp_path / "given")(text, add_special_tokens=False).input_ids
+    model = AOGPTForAnyOrderLM.from_pretrained(tmp_path / "run" / "model")
+    assert model.encode_text(text, tokenizer)[0].tolist() == ids
+
+
+def test_a_start_token_of_a_new_model_is_still_added(config: Path, tmp_path: Path) -> None:
+    with_start(llama).save_pretrained(tmp_path / "given")
+    options = (f"--tokenizer={tmp_path / 'given'}", "--max_steps=1", "--warmup_steps=0", "--sequence_length=32")
+    train(config, tmp_path / "run", *options, "--start_token_id=1", "--num_samples=0")
+    assert AutoTokenizer.from_pretrained(tmp_path / "run" / "model")("the").input_ids[0] == 1
 
 
 def test_a_run_with_a_cosine_cannot_be_extended(config: Path, finished: Path) -> None:

@@ -35,7 +35,7 @@ from common.processes import check_same_everywhere, in_turn, start_accelerator, 
 from common.results import ORDER_KINDS, model_evaluation
 from common.tokenizers import vocabulary_arguments
 from modeling_aogpt.devices import evaluation_mode
-from modeling_aogpt.tokenization import load_tokenizer
+from modeling_aogpt.tokenization import load_tokenizer, without_special_tokens
 from training.architecture import Architecture, build_config
 from training.arguments import TrainingArguments, accumulation_steps
 from training.batches import Batches, pass_samples, rows_of_samples
@@ -125,11 +125,12 @@ def set_up(argv: list[str], lock: ExitStack, kind: "type[Pretraining]") -> "Pret
     is_finished, checkpoint = find_start(training, settings, accelerator)
     if is_finished:
         return None
-    if data_arguments.tokenizer is not None:  # before the slow load_data, to fail early
-        with in_turn(accelerator):
-            check_tokenizer(load_tokenizer(data_arguments.tokenizer), architecture, data_arguments, training)
     with in_turn(accelerator):
+        if data_arguments.tokenizer is not None:  # before the slow load_data, to fail early
+            check_tokenizer(load_tokenizer(data_arguments.tokenizer), architecture, data_arguments, training)
         data = kind.load_data(data_arguments, start_token_id)
+    if training.init_from is None and start_token_id is None:
+        data.tokenizer = without_special_tokens(data.tokenizer)
     check_same_everywhere(corpus=data.facts)
     check_examples(data, architecture, training)
     if accelerator.is_main_process and data.has_examples:
@@ -194,10 +195,9 @@ class Pretraining:
     def _resume(self, checkpoint: Checkpoint) -> None:
         """Restore the state of a checkpoint. Raise a `ValueError` if the corpus has changed."""
         facts = checkpoint.metadata["corpus"]  # those of earlier versions may lack some
-        saved, current = (
-            {f"{name} of the corpus": part.get(name) for name in facts} for part in (facts, self.data.facts)
-        )
-        check_same_run(saved, current, checkpoint.path)
+        parts = facts, self.data.facts
+        named = ({f"{name} of the corpus": part.get(name) for name in facts} for part in parts)
+        check_same_run(*named, checkpoint.path)
         warn_of_versions(checkpoint, self.versions)
         self.model.generation_config = self.model.generation_config.from_dict(checkpoint.metadata["generation_config"])
         load_state(checkpoint, self.model, self.ema.weights, self.optimizer.state)

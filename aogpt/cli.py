@@ -24,8 +24,8 @@ from modeling_aogpt.tokenization import load_matching_tokenizer
 class Parser(argparse.ArgumentParser):
     """`ArgumentParser` that prints errors in one line and does not accept abbreviated options."""
 
-    def __init__(self, **options: Any) -> None:
-        super().__init__(**options, allow_abbrev=False)
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options, allow_abbrev=False)
 
     def error(self, message: str) -> NoReturn:
         """Print an error message in one line, and exit with status 2."""

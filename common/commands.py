@@ -11,11 +11,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 from tqdm import tqdm
 from transformers import HfArgumentParser
+
+from aogpt import cli
 
 BOUNDS = {"least": ("at least", operator.ge), "above": ("above", operator.gt), "below": ("below", operator.lt)}
 
@@ -59,21 +61,14 @@ class Options:
         return cls(**{item.name: settings[item.name] for item in fields(cls) if item.name in settings})
 
 
-class Parser(HfArgumentParser):
+class Parser(cli.Parser, HfArgumentParser):
     """`HfArgumentParser` that prints errors in one line and does not accept abbreviated options."""
-
-    def __init__(self, *arguments: Any, **options: Any) -> None:
-        super().__init__(*arguments, **options, allow_abbrev=False)
 
     def add_argument(self, *arguments: Any, **options: Any) -> Any:
         """Add an argument. A `%` in `help` needs no escaping. The checks of `Options` are ignored here."""
         options = {key: value for key, value in options.items() if key not in (*BOUNDS, "needs")}
         options["help"] = options.get("help", "").replace("%", "%%")
         return super().add_argument(*arguments, **options)
-
-    def error(self, message: str) -> NoReturn:
-        """Print an error message in one line, and exit with status 2."""
-        self.exit(2, f"error: {message} (`{self.prog} --help` lists all options)\n")
 
     def parse(self, argv: Sequence[str]) -> tuple[Any, ...]:
         """Parse `argv`. Return the dataclasses and, if `add_argument` was called, a namespace of added arguments."""

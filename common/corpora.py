@@ -94,10 +94,7 @@ def load_corpus(arguments: DataArguments) -> Corpus:
     """
     _check_options(arguments)
     rows, sources = _select(arguments)
-    if arguments.streaming:
-        train, validation = _split_stream(rows, arguments)
-    else:
-        train, validation = _split(rows, arguments)
+    train, validation = (_split_stream if arguments.streaming else _split)(rows, arguments)
     if next(iter(train), None) is None:
         raise no_text_error("train", arguments)
     return Corpus(train, validation, sources)
@@ -246,18 +243,14 @@ def _choose_splits(arguments: DataArguments, available: Mapping[str, Any]) -> di
 
 
 def _split(rows: Rows, arguments: DataArguments) -> tuple[Split, Split]:
-    fraction = arguments.validation_fraction
     column = rows["train"].column_names[0]
     if "validation" in rows:
         if rows["validation"].column_names[0] != column:
             raise ValueError(f"Only one of the splits of {arguments.name} has examples. Use the same columns in both.")
         train, validation = (Split(rows[split], column=column) for split in ("train", "validation"))
         return train if is_made(arguments.corpus[0]) else _without_copies(train, validation), validation
-    train, validation = (
-        Split(rows["train"], partial(select_by_hash, split=split, validation_fraction=fraction), column)
-        for split in ("train", "validation")
-    )
-    return train, validation
+    select = partial(select_by_hash, validation_fraction=arguments.validation_fraction)
+    return tuple(Split(rows["train"], partial(select, split=split), column) for split in ("train", "validation"))
 
 
 def _split_stream(rows: Rows, arguments: DataArguments) -> tuple[Split, Split]:

@@ -74,9 +74,8 @@ def load_data(arguments: DataArguments, start_token_id: int | None = None) -> Da
     corpus = load_corpus(arguments)
     tokenizer = _load_tokenizer(corpus.train, arguments)
     # The validation split is made first: it is small, so errors are found early.
-    validation, validation_facts = _make_sequences(
-        corpus.validation, "validation", tokenizer, arguments, start_token_id
-    )
+    options = tokenizer, arguments, start_token_id
+    validation, validation_facts = _make_sequences(corpus.validation, "validation", *options)
     facts = {
         "corpus": arguments.name,
         "packing": arguments.packing,
@@ -89,7 +88,7 @@ def load_data(arguments: DataArguments, start_token_id: int | None = None) -> Da
     if arguments.streaming:
         facts["train"] = {"streamed_files": corpus.train.rows.num_shards}
         return Data(arguments, corpus.train, validation, tokenizer, facts)
-    train, train_facts = _make_sequences(corpus.train, "train", tokenizer, arguments, start_token_id)
+    train, train_facts = _make_sequences(corpus.train, "train", *options)
     if num_skipped := corpus.num_rows - train_facts["documents"] - validation_facts["documents"]:
         counts = num_skipped, corpus.num_rows
         logger.warning("%d of %d documents have no text, or are copies of held-out ones, and are skipped.", *counts)

@@ -58,8 +58,7 @@ def count_left_out_tokens(documents: Dataset, sequence_length: int, split: str) 
             f"The {split} split must have at least one sequence of {sequence_length} tokens, but has {num_tokens} "
             "tokens. Add text, or decrease `sequence_length`."
         )
-    left_out = num_tokens % sequence_length
-    if left_out:
+    if left_out := num_tokens % sequence_length:
         logger.warning("%s: the last %d of %d tokens fill no sequence, and are left out.", split, left_out, num_tokens)
     return {"left_out_tokens": left_out}
 

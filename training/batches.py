@@ -54,7 +54,7 @@ def pass_samples(
             yield list(range(first, first + pass_size))
 
 
-class Batches:
+class Batches(Iterator):
     """Iterator over the collated batches of forward passes, from `Samples` or `StreamedSamples`.
 
     `position` is where to resume in the streamed corpus after the last batch. For `Samples`, it is None.
@@ -73,9 +73,6 @@ class Batches:
         )
         self.position: dict[str, int] | None = None
         self._batches = iter(loader)
-
-    def __iter__(self) -> "Batches":
-        return self
 
     def __next__(self) -> dict[str, Any]:
         batch, self.position = next(self._batches)

@@ -15,6 +15,7 @@ import re
 import sys
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from huggingface_hub import snapshot_download
@@ -98,12 +99,8 @@ def load_source_tokenizer(folder: Path, kind: str) -> PreTrainedTokenizerBase:
     """Load the tokenizer of a source, and give it a mask token with the highest id. `kind` is the `model_type`."""
     if kind != "Dream":
         # Transformers also reads config.json, and would warn that it does not know this type of model.
-        logger = logging.getLogger("transformers.configuration_utils")
-        logger.disabled = True
-        try:
+        with patch.object(logging.getLogger("transformers.configuration_utils"), "disabled", True):
             return load_tokenizer(str(folder))
-        finally:
-            logger.disabled = False
     try:  # Dream has a class of its own, which is a copy of Qwen2Tokenizer
         tokenizer = Qwen2Tokenizer.from_pretrained(folder)
     except Exception as error:  # a damaged file can raise errors of any kind

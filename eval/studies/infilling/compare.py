@@ -104,9 +104,7 @@ class PairFiller:
     def fill(self, pair: Pair) -> list[int]:
         """Return the tokens filled in: first one place, then the other, or both by `infill`."""
         before, between, after = pair.parts
-        if isinstance(
-            self.filler, MiddleFiller
-        ):  # while the first gap is filled in, the text after the second is not given
+        if isinstance(self.filler, MiddleFiller):  # at first, the text after the second gap is not given
             first = self.filler.in_the_middle(Gap([*before, *between], len(before), 0))
             start = len(before) + len(first) + len(between)
             return first + self.filler.in_the_middle(Gap([*before, *first, *between, *after], start, 0))

@@ -137,24 +137,25 @@ def run_score(options: argparse.Namespace) -> None:
     model, tokenizer = load(options)
     if options.num_orders is not None and not hasattr(model, "infill"):
         raise ValueError("`num_orders` has no effect for an encoder. Remove it.")
-    text, counts = read_text(options.text), {} if options.num_orders is None else {"num_orders": options.num_orders}
+    orders = {} if options.num_orders is None else {"orders": "random", "num_orders": options.num_orders}
+    text = read_text(options.text)
     start = getattr(model.config, "start_token_id", None)
     scored = text if start is None else text.removeprefix(tokenizer.convert_ids_to_tokens(start))  # it has no loss
     if not scored:
         raise ValueError("The text is empty. Pass a text with at least one character.")
     ids = model.encode_text(text, tokenizer)
-    output = model.log_likelihood(ids, generator=make_generator(options), **counts)
+    output = model.log_likelihood(ids, generator=make_generator(options), **orders)
     special = "|".join(map(re.escape, tokenizer.all_special_tokens))  # counts as one byte, like end-of-text elsewhere
     nats, num_bytes = output.log_likelihood.item(), len(re.sub(special, " ", scored).encode())
-    error = output.standard_error.item()  # NaN for one random order
+    error = output.standard_error.item()
     result = {
         "log_likelihood": nats,
-        "standard_error": None if math.isnan(error) else error,
+        "standard_error": None if math.isnan(error) else error,  # one random order shows no variance
         "bits_per_byte": -nats / math.log(2) / num_bytes,
         "tokens": tokenizer.convert_ids_to_tokens(ids[0].tolist()),
         "token_log_likelihood": output.token_log_likelihood[0].tolist(),
     }
-    shown = f"{nats:.4f} ± {error:.4f}" if error else f"{nats:.4f}"
+    shown = f"{nats:.4f} ± {error:.4f}" if error > 0 else f"{nats:.4f}"
     summary = f"{shown} nats, {ids.shape[1]} tokens, {result['bits_per_byte']:.4f} bits per byte"
     print_result(options, summary, result)
 

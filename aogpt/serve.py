@@ -154,9 +154,8 @@ class Sample:
 
     def __init__(self, server: "Server", job: Job, ids: torch.LongTensor, prompt: str, stops: list[str]) -> None:
         self.tokenizer, self.name, self.has_gap = server.tokenizer, server.name_token, job.has_gap
-        self.stops, self.prompt, self.end_of_text = stops, prompt, find_special_ids(stops, server.tokenizer)
-        if not job.has_gap:
-            self.end_of_text |= server.worker.end_of_text
+        self.stops, self.prompt = stops, prompt
+        self.end_of_text = find_special_ids(stops, server.tokenizer) | server.worker.find_ends(job)
         self.before = ids[: find_gap(ids, server.model.config.mask_token_id)].tolist()
         self.unsent, self.given = (prompt, self.before[server.worker.num_starts(ids) :]) if job.has_echo else ("", [])
         self.has_space = lacks_space(self.before, prompt, self.tokenizer)

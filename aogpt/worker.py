@@ -131,6 +131,11 @@ class Worker:
         """Return 1 if a prompt begins with the model's start token, which is not part of the text, else 0."""
         return int(prompt[:1].tolist() == [self.model.config.start_token_id])
 
+    def find_ends(self, job: Job) -> frozenset[int]:
+        """Return the ids that end the texts of a job: end-of-text, except in gaps and with `stop_at_eos=False`."""
+        stops = job.arguments.get("stop_at_eos", self.model.generation_config.stop_at_eos)
+        return frozenset() if job.has_gap or stops is False else self.end_of_text
+
     def _run(self) -> None:
         while batch := self._take_batch():
             self._run_batch(batch)
@@ -171,7 +176,7 @@ class Worker:
                 for index, row in enumerate(job.rows):
                     prompt = job.prompts[index // job.arguments["num_return_sequences"]]
                     # With `echo`, clients such as lm-eval count the tokens, so end-of-text counts, too.
-                    text = prompt.tolist() + row[: find_end(row, self.end_of_text) + bool(job.has_echo)]
+                    text = prompt.tolist() + row[: find_end(row, self.find_ends(job)) + bool(job.has_echo)]
                     start = self.num_starts(prompt) if job.has_echo else len(prompt)
                     job.logprobs.append(self._score(text, start, len(text), len(text), job.num_top))
 

@@ -91,6 +91,11 @@ def test_score_agrees_with_log_likelihood(
     drawn = json.loads(run(capsys, "score", folder, "abc", "--num_orders", "4", "--seed", "1", "--json"))
     shown = f"{drawn['log_likelihood']:.4f} ± {drawn['standard_error']:.4f} nats"
     assert shown in run(capsys, "score", folder, "abc", "--num_orders", "4", "--seed", "1")
+    generator = torch.Generator().manual_seed(2)
+    single = tiny_model.log_likelihood(torch.tensor([[0, 1, 2]]), orders="random", generator=generator)
+    shown = run(capsys, "score", folder, "abc", "--num_orders", "1", "--seed", "2")
+    assert single.log_likelihood.item() != pytest.approx(expected.log_likelihood.item())
+    assert shown.startswith(f"{single.log_likelihood.item():.4f} nats, 3 tokens")
 
 
 def test_special_tokens_count_as_one_byte(

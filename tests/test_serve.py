@@ -233,10 +233,14 @@ def test_a_text_ends_before_a_stop_string_or_at_end_of_text(
     assert 0 < len(choice["logprobs"]["tokens"]) < 50
     ids = model.encode_text("the cat", tokenizer)
     model.generation_config.eos_token_id = int(model.generate(ids, max_new_tokens=5, do_sample=False)[0, -1])
-    answer = call("/v1/completions", body, url=start())
+    url = start()
+    answer = call("/v1/completions", body, url=url)
     assert answer["choices"][0]["finish_reason"] == "stop"
     assert answer["usage"]["completion_tokens"] <= 4
     assert whole.startswith(answer["choices"][0]["text"])
+    answer = call("/v1/completions", body | {"stop_at_eos": False, "logprobs": 0}, url=url)
+    assert answer["choices"][0]["finish_reason"] == "length"
+    assert answer["usage"]["completion_tokens"] == len(answer["choices"][0]["logprobs"]["tokens"]) == 50
 
 
 def test_streamed_texts_are_the_same(start: Callable[..., str]) -> None:
@@ -261,7 +265,7 @@ def test_streamed_texts_are_the_same(start: Callable[..., str]) -> None:
 
 def test_characters_that_may_change_are_not_sent(model: AOGPTForAnyOrderLM, tokenizer: PreTrainedTokenizerBase) -> None:
     """Such characters are parts of a character, or of a stop string."""
-    server, job = Server(model, tokenizer, "tiny"), SimpleNamespace(has_gap=False, has_echo=False)
+    server, job = Server(model, tokenizer, "tiny"), SimpleNamespace(has_gap=False, has_echo=False, arguments={})
     sample, whole = Sample(server, job, torch.tensor([0]), "", ["the cat", "- ü"]), "é the dog - é"
     row = tokenizer(whole).input_ids
     for end in range(len(row)):
@@ -276,7 +280,7 @@ def test_characters_that_may_change_are_not_sent(model: AOGPTForAnyOrderLM, toke
 def test_the_stop_string_that_is_complete_first_counts(model: AOGPTForAnyOrderLM, tokenizer: Any) -> None:
     """The text and the number of tokens do not depend on how many tokens arrive at once."""
     server, row = Server(model, tokenizer, "tiny"), tokenizer("abcdef").input_ids
-    job = SimpleNamespace(has_gap=False, has_echo=False)
+    job = SimpleNamespace(has_gap=False, has_echo=False, arguments={})
     for step in (1, len(row)):
         sample = Sample(server, job, torch.tensor([0]), "", ["cd", "bcde"])
         for end in range(step, len(row) + 1, step):
@@ -293,7 +297,9 @@ def test_the_first_byte_of_a_character_ends_no_text(
     server, row = Server(model, tokenizer, "tiny"), tokenizer("aßb").input_ids
     assert len(row) == 4
     for step in (1, len(row)):
-        sample = Sample(server, SimpleNamespace(has_gap=False, has_echo=False), torch.tensor([0]), "", [stop])
+        sample = Sample(
+            server, SimpleNamespace(has_gap=False, has_echo=False, arguments={}), torch.tensor([0]), "", [stop]
+        )
         for end in range(step, len(row) + 1, step):
             sample.update(row[:end], is_finished=end == len(row))
         assert (sample.text, sample.num_tokens) == (text, num_tokens)
@@ -306,7 +312,7 @@ def test_a_text_ends_at_a_special_token_that_is_a_stop_string(
 ) -> None:
     """The decoded text does not contain the name of the token. The model has no end-of-text token."""
     model.config.eos_token_id = model.generation_config.eos_token_id = None
-    server, job = Server(model, tokenizer, "tiny"), SimpleNamespace(has_gap=has_gap, has_echo=False)
+    server, job = Server(model, tokenizer, "tiny"), SimpleNamespace(has_gap=has_gap, has_echo=False, arguments={})
     sample = Sample(server, job, torch.tensor([0]), "", ["<|endoftext|>\n"])
     sample.update(tokenizer("the cat<|endoftext|>\nsat").input_ids, is_finished=True)
     assert (sample.text, sample.reason) == ("the cat", "stop")

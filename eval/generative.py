@@ -109,7 +109,8 @@ def sample_cells(
     cells: Cells, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, journal: Journal
 ) -> dict[str, tuple[dict[str, Any], list[Sample]]]:
     """Return the settings and costs, and the samples of each cell. The seed of a batch depends on its first index."""
-    own = {name: getattr(model.generation_config, name) for name in ("order", "block_length", "stride")}
+    names = ("order", "block_length", "stride", "suppress_tokens")
+    own = {name: getattr(model.generation_config, name) for name in names}
 
     def sample(key: str, indices: list[int]) -> list[tuple[dict[str, Any], list[float]]]:
         cell, started = cells[key], time.perf_counter()

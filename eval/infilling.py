@@ -211,8 +211,10 @@ class Filler:
         eos = model.config.eos_token_id
         self.end_of_text = eos if isinstance(eos, list) else [eos]  # the first one is the padding, as in `infill`
         has_end = padded_length is not None or self.predicts_end
-        self.greedy = {"generation_config": AnyOrderGenerationConfig(do_sample=False)}  # without settings of the model
-        self.settings = {**self.greedy, "suppress_tokens": self.end_of_text if has_end else None}
+        suppressed = model.generation_config.suppress_tokens or []  # not text; other settings have no effect
+        config = AnyOrderGenerationConfig(do_sample=False, suppress_tokens=suppressed or None)
+        self.greedy = {"generation_config": config}
+        self.settings = {**self.greedy, "suppress_tokens": suppressed + self.end_of_text * has_end or None}
 
     @classmethod
     def of_model(cls, model: Model, name: str, max_length: int) -> "Filler":

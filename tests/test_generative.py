@@ -95,6 +95,16 @@ def test_settings_of_the_model_do_not_change_samples(
     assert after["entropies"] == before["entropies"]
 
 
+def test_suppressed_tokens_of_the_model_are_not_sampled(folder: str, arguments: GenerativeArguments) -> None:
+    config, suppressed = AnyOrderGenerationConfig.from_pretrained(folder), [1, 2, 3]
+    config.suppress_tokens = suppressed
+    config.save_pretrained(folder)
+    generative([folder], replace(arguments, steps=[4], top_p=[1.0]))
+    (path,) = arguments.output_dir.rglob("steps-*.jsonl")
+    samples = map(json.loads, path.read_text().splitlines()[1:])
+    assert not {token for sample in samples for token in sample["ids"]}.intersection(suppressed)
+
+
 def test_grid(folder: str, arguments: GenerativeArguments, judge: str, capsys: pytest.CaptureFixture) -> None:
     output = arguments.output_dir
     options = ["--steps", "4", "12", "--top_p", "1.0", "0.5", "--num_samples", "5", "--batch_size", "2"]

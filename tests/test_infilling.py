@@ -135,6 +135,15 @@ def test_gaps_of_known_and_of_unknown_length(model: AOGPTForAnyOrderLM, padded_l
 
 
 @pytest.mark.parametrize("padded_length", [8, None])
+def test_suppressed_tokens_of_the_model_are_not_filled_in(model: AOGPTForAnyOrderLM, padded_length: int | None) -> None:
+    gap, text = Gap([3, 1, 4, 5], 1, 2), set(range(1, MASK))
+    filled = {token for fill in Filler(model, padded_length, 4).methods().values() for token in fill(gap)}
+    model.generation_config.suppress_tokens = sorted(filled & text)
+    for fill in Filler(model, padded_length, 4).methods().values():
+        assert filled.isdisjoint({*fill(gap)} & text)
+
+
+@pytest.mark.parametrize("padded_length", [8, None])
 def test_models_with_several_ends_of_text_are_padded_with_the_first(padded_length: int | None) -> None:
     one, several = (random_model(eos_token_id=eos) for eos in (EOS, [EOS, 5]))
     gap = Gap([3, 1, 4, 2], 1, 2)

@@ -412,9 +412,8 @@ class Server:
         head = {"id": f"{prefix}-{uuid.uuid4().hex}", "object": kind, "created": int(time.time()), "model": self.name}
         if query.stream:
             return await respond_with_events(self.stream_choices(query, job, samples, head, request))
-        async with aclosing(self.follow(job, samples, request)) as changes:
-            async for _ in changes:
-                pass
+        async for _ in self.follow(job, samples, request):
+            pass
         choices = [describe_choice(index, sample, job, kind) for index, sample in enumerate(samples)]
         return JSONResponse(head | {"choices": choices, "usage": count_tokens(job, samples)})
 
@@ -450,9 +449,8 @@ class Server:
             max_tokens = max_tokens if suffix else min(max_tokens, most - len(ids))
             job = self.make_job(query, [ids], max_tokens, 1, bool(suffix))
             sample = Sample(self, job, ids, prefix, query.stops)
-            async with aclosing(self.follow(job, [sample], request)) as changes:
-                async for _ in changes:
-                    pass
+            async for _ in self.follow(job, [sample], request):
+                pass
             usage = count_tokens(job, [sample])
             answer |= {"content": sample.text, "tokens_predicted": usage["completion_tokens"]}
             answer |= {"tokens_evaluated": usage["prompt_tokens"], "truncated": len(ids) < len(whole)}

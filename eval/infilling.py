@@ -18,7 +18,7 @@ import re
 import sys
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from itertools import accumulate
 from pathlib import Path
 from statistics import fmean
@@ -184,9 +184,8 @@ def gaps_of_file(folder: Path, options: InfillingArguments) -> list[Gap]:
             ) from error
         # A text that ends with a gap needs end-of-text, which shows how long the gap is.
         before, after = cut_around(ids[:start], ids[start + length :] or [tokenizer.eos_token_id], room)
-        gap = Gap([*before, *ids[start : start + length], *after], len(before), length)
-        has_space = lacks_space(before, parts["prefix"], tokenizer)
-        gaps.append(replace(gap, task_id=row.get("task_id", number), has_space=has_space))
+        names = {"task_id": row.get("task_id", number), "has_space": lacks_space(before, parts["prefix"], tokenizer)}
+        gaps.append(Gap([*before, *ids[start : start + length], *after], len(before), length, **names))
     if not gaps:
         raise ValueError(f"{options.file} is empty. Use a file with rows.")
     return gaps

@@ -35,17 +35,14 @@ class Journal:
         self.state, self.folder = PartialState(), folder
         self.done: dict[str, dict[int, Any]] = defaultdict(dict)
         if folder is not None:
-            for path in sorted(folder.glob("*.jsonl")):
-                self._read(path)
+            texts = [path.read_text(encoding="utf-8") for path in sorted(folder.glob("*.jsonl"))]
+            for line in "\n".join(texts).splitlines():
+                try:
+                    key, indices, values = json.loads(line)
+                except ValueError:
+                    continue  # the line is empty, or was cut off when the process was killed
+                self.done[key].update(zip(indices, values, strict=True))
             self.state.wait_for_everyone()  # no process may append before all have read
-
-    def _read(self, path: Path) -> None:
-        for line in path.read_text(encoding="utf-8").splitlines():
-            try:
-                key, indices, values = json.loads(line)
-            except ValueError:
-                continue  # the line is empty, or was cut off when the process was killed
-            self.done[key].update(zip(indices, values, strict=True))
 
     def complete(
         self, sizes: dict[str, int], batch_size: int, compute: Callable[[str, list[int]], list[Any]], **bar: Any

@@ -78,6 +78,7 @@ class CausalScorer:
         """Number of tokens at the start of a sequence that are not scored."""
         return int(self.start_id is None)
 
+    @torch.no_grad()
     def negative_log_likelihood(self, measure: str, batch: Batch, generator: torch.Generator | None) -> torch.Tensor:
         """Return -log p of each sequence in nats, (batch,). Each pass computes at most `LOGITS_PER_PASS` logits."""
         labels = batch["labels"]
@@ -88,16 +89,13 @@ class CausalScorer:
             input_ids = torch.nn.functional.pad(input_ids, (1, 0), value=self.start_id)
         vocab_size = self.model.config.get_text_config().vocab_size
         rows_per_pass = max(1, LOGITS_PER_PASS // (vocab_size * input_ids.shape[1]))
-        parts = zip(input_ids.split(rows_per_pass), labels.split(rows_per_pass), strict=True)
-        return torch.cat([self._score(*part) for part in parts])
-
-    @torch.no_grad()
-    def _score(self, input_ids: torch.LongTensor, labels: torch.LongTensor) -> torch.Tensor:
-        # Padding is on the right, where a causal model does not attend to it.
-        logits = self.model(input_ids, use_cache=False).logits
-        logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
-        losses = torch.nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="none")
-        return losses.double().view(labels.shape).sum(dim=-1)
+        nats = []
+        for ids, targets in zip(input_ids.split(rows_per_pass), labels.split(rows_per_pass), strict=True):
+            logits = self.model(ids, use_cache=False).logits  # a causal model does not attend to padding on the right
+            logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+            losses = torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="none")
+            nats.append(losses.double().view(targets.shape).sum(dim=-1))
+        return torch.cat(nats)
 
 
 ModelScorer = AnyOrderScorer | CausalScorer

@@ -72,8 +72,7 @@ def export_model(model: AOGPTForAnyOrderLM) -> PreTrainedModel:
     """Return the causal language model with the weights of `model`. Both use the same memory for their weights."""
     if not all(weight.isfinite().all() for weight in model.parameters()):
         raise ValueError("The model has NaN or infinite weights. Export an earlier checkpoint.")
-    config = export_config(model.config)
-    causal = make_causal(config, model.state_dict(), model.dtype)
+    causal = make_causal(export_config(model.config), model.state_dict(), model.dtype)
     check_predictions(model, causal)
     if generation_settings := (model.config.source_config or {}).get("generation_config"):
         causal.generation_config = GenerationConfig.from_dict(generation_settings)

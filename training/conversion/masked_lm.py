@@ -268,8 +268,7 @@ def convert(source: str, output_dir: Path, max_length: int | None = None) -> MDM
     ends = (read_json(path) if path.exists() else {}).get("eos_token_id", config.eos_token_id)
     if old_mask != mask:
         model.generation_config.suppress_tokens = [old_mask]
-    facts = {"model_type": given["model_type"]} | read_source_facts(source)
-    save_converted(model, tokenizer, ends, facts, output_dir)
+    save_converted(model, tokenizer, ends, {"model_type": given["model_type"]} | read_source_facts(source), output_dir)
     return model
 
 

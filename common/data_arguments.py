@@ -32,15 +32,15 @@ class DataArguments(Options):
     validation_files: list[str] = option([], "Files to hold out. Built-in corpora and functions do not allow them.")
     validation_fraction: float = option(
         0.05,
-        "Fraction of the documents to hold out if there is neither a validation split nor validation_files. The "
-        "documents are selected by a hash.",
+        "Fraction of the documents to hold out if there is neither a validation split nor validation_files, nor "
+        "streaming. The documents are selected by a hash.",
         least=0,
         below=1,
     )
     text_column: str = option("text", "Column with the documents. In plain text files, it is always `text`.")
     sample_by: SampleBy = option("line", "Part of a plain text file that is one document; `document` is a whole file.")
     preprocessing_num_workers: int | None = option(
-        None, "Number of processes that tokenize; by default, one process with several threads.", least=1
+        None, "Number of processes that tokenize, except with streaming; by default, one with several threads.", least=1
     )
     tokenizer: str | None = option(None, "Name or folder of a tokenizer; by default, one is trained on the corpus.")
     vocab_size: int = option(1024, "Vocabulary size of the tokenizer that is trained on the corpus.")
@@ -79,7 +79,7 @@ class DataArguments(Options):
         return " ".join(self.corpus)
 
     def __post_init__(self) -> None:
-        """Raise a `ValueError` if `context_marks` cannot be used, or if an option that has no effect is set."""
+        """Raise a `ValueError` if `context_marks` cannot be used, or if some options cannot be combined."""
         super().__post_init__()
         marks = self.context_marks
         if marks is not None and (len(set(marks)) != 2 or len(marks) != 2):

@@ -104,7 +104,7 @@ class TrainingArguments(Options):
         least=1,
     )
     learning_rate: float = option(6e-4, "Peak learning rate.", above=0, below=math.inf)
-    final_learning_rate: float | None = option(None, "Last learning rate; defaults to a tenth of the peak.", least=0)
+    final_learning_rate: float | None = option(None, "Rate after all steps; defaults to a tenth of the peak.", least=0)
     learning_rate_schedule: Literal["cosine", "warmup_stable_decay"] = option(
         "cosine",
         "Learning rate after the warm-up. cosine: half a cosine. warmup_stable_decay: the peak until a linear decay in "

@@ -205,6 +205,7 @@ def test_two_processes_sample_the_same_completions(tmp_path: Path) -> None:
         ("--group_size=3", "group_size"),
         ("--max_new_tokens=3", "tokens"),
         ("--ema_decay=0.9", "ema_decay"),
+        ("--num_samples=2", "num_samples.*cannot be used"),
         ("--text_column=other", "other"),
         ("--validation_fraction=1e-9", "validation_fraction.*validation_files"),
     ],

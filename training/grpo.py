@@ -56,7 +56,7 @@ SAMPLING = -5  # index of the random stream, see training/draws.py
 # Keys that cannot be used with rewards, and must keep their defaults.
 UNUSED = {
     *("objective", "orders", "min_context", "max_context", "left_to_right_fraction", "final_left_to_right_fraction"),
-    *("distillation_weight", "ema_decay", "keep_best", "packing", "context_marks", "streaming"),
+    *("distillation_weight", "ema_decay", "keep_best", "packing", "context_marks", "streaming", "num_samples"),
 }
 
 
@@ -83,6 +83,7 @@ class GRPOArguments(TrainingArguments):
     learning_rate: float = option(1e-5, "Peak learning rate.", above=0, below=math.inf)
     ema_decay: float = option(0.0, "Must be 0, which means no moving average.")
     left_to_right_fraction: float | None = option(0.0, "Must be 0. Use `order`.")
+    num_samples: int = option(0, "Must be 0. The file log.jsonl has a completion of each step.")
 
     needs_source = True
 

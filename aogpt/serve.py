@@ -2,6 +2,7 @@
 """HTTP server of a model, with OpenAI's endpoints for completions, chats and models, and llama.cpp's `/infill`."""
 
 import asyncio
+import copy
 import hmac
 import json
 import logging
@@ -233,6 +234,8 @@ class Server:
             check_integer(limit, value)
         self.model, self.tokenizer, self.name, self.key = model, tokenizer, name, key
         self.max_gap, self.padded_length, self.most = max_gap, padded_length, model.config.max_position_embeddings
+        self.plain_tokenizer = copy.deepcopy(tokenizer)
+        self.plain_tokenizer.split_special_tokens = True  # as in training, the names of special tokens are text
         self.worker = Worker(model, max_batch, max_queue)
         self.entry = {"id": name, "object": "model", "created": int(time.time()), "owned_by": "aogpt"}
 
@@ -285,8 +288,11 @@ class Server:
             raise ApiError(400, str(error)) from error
         return settings
 
-    def encode(self, prompt: str | list[int], suffix: str | None) -> torch.LongTensor:
-        """Return the ids (n,) of a prompt or, with a suffix, of the prompt, a gap and the suffix."""
+    def encode(self, prompt: str | list[int], suffix: str | None, is_plain: bool = False) -> torch.LongTensor:
+        """Return the ids (n,) of a prompt or, with a suffix, of the prompt, a gap and the suffix.
+
+        If `is_plain` is True, names of special tokens are read as ordinary text.
+        """
         if not isinstance(prompt, str):
             if suffix or max(prompt) >= (limit := self.model.config.num_valid_tokens):
                 cause = "`suffix` needs a text as `prompt`" if suffix else f"Ids in `prompt` must be below {limit}"
@@ -298,7 +304,7 @@ class Server:
             raise ApiError(400, "Infilling needs a decoder, but the model is an encoder. Remove `suffix`.", "suffix")
         try:
             text = prompt + self.tokenizer.mask_token + suffix if suffix else prompt
-            ids = self.model.encode_text(text, self.tokenizer)[0].long()
+            ids = self.model.encode_text(text, self.plain_tokenizer if is_plain else self.tokenizer)[0].long()
         except ValueError as error:
             raise ApiError(400, str(error), "prompt") from error
         if suffix and (len(ids) == 1 or ids[-1] == self.model.config.mask_token_id):
@@ -317,12 +323,8 @@ class Server:
         fitting = (min if self.model.config.max_gap_length is None else max)(lengths)
         needed = fitting if has_gap else default if max_tokens is None else max_tokens
         if needed > room:
-            raise ApiError(
-                400,
-                f"The text and {needed} more tokens exceed the limit of {limit} tokens. Shorten the text, or request "
-                "fewer tokens.",
-                code="context_length_exceeded",
-            )
+            fault = f"The text and {needed} more tokens exceed the limit of {limit} tokens."
+            raise ApiError(400, f"{fault} Shorten it, or request fewer tokens.", code="context_length_exceeded")
         if has_gap:
             arguments |= {"lengths": lengths, "padded_length": query.padded_length or self.padded_length}
         else:
@@ -440,7 +442,7 @@ class Server:
         answer = {"content": "", "stop": True, "model": self.name, "generation_settings": {"n_ctx": self.most}}
         answer |= {"truncated": False, "tokens_predicted": 0, "tokens_evaluated": 0, "tokens_cached": 0}
         if max_tokens > 0 and prefix + suffix:
-            whole = self.encode(prefix[-limit:], suffix[:limit])
+            whole = self.encode(prefix[-limit:], suffix[:limit], is_plain=True)
             most, lengths = self.read_lengths(query, max_tokens)
             most, num_new = (most, max(lengths)) if suffix else (self.most, max_tokens)
             start, room = find_gap(whole, self.model.config.mask_token_id), most - min(num_new, most // 2)

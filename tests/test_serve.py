@@ -363,6 +363,22 @@ def test_both_endpoints_fill_in_gaps_as_infill(
     assert not filled["truncated"]
 
 
+def test_names_of_special_tokens_in_an_edited_file_are_text(
+    call: Callable, model: AOGPTForAnyOrderLM, tokenizer: PreTrainedTokenizerBase
+) -> None:
+    """Training reads them as text, too. In other requests, they are the tokens."""
+    body = {"input_prefix": 'end = "<|endoftext|>', "input_suffix": '"\n', "n_predict": 4, "do_sample": False}
+    name = tokenizer(body["input_prefix"], split_special_tokens=True).input_ids
+    ids = torch.tensor([*name, model.config.mask_token_id, *tokenizer(body["input_suffix"]).input_ids])
+    output = model.infill(ids, lengths=range(1, 5), do_sample=False, order="confidence")
+    answer = call("/infill", body | {"order": "confidence"})
+    assert answer["tokens_evaluated"] == len(ids) - 1
+    filled = output.sequences[0, len(name) :][: output.lengths]
+    assert answer["content"] == tokenizer.decode(filled)
+    answer = call("/v1/completions", {"prompt": "a<|endoftext|>", "max_tokens": 1})
+    assert answer["usage"]["prompt_tokens"] == 2
+
+
 def test_each_sample_has_the_length_that_the_model_predicts(
     call: Callable, model: AOGPTForAnyOrderLM, tokenizer: PreTrainedTokenizerBase
 ) -> None:

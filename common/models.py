@@ -11,7 +11,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import nn
 from transformers import PreTrainedConfig, PreTrainedTokenizerBase
-from transformers.utils import cached_file, extract_commit_hash
+from transformers.utils import cached_file, extract_commit_hash, has_file
 
 from common.files import atomic_folder, hash_file
 from modeling_aogpt.conversion import ADAPTER
@@ -54,8 +54,8 @@ def save_model(model: Model, tokenizer: PreTrainedTokenizerBase, folder: Path) -
 
 
 def check_own_tokenizer(model: str, tokenizer: PreTrainedTokenizerBase, name: str) -> None:
-    """Raise a `ValueError` if the tokenizer in a model folder has other tokens than `tokenizer`, loaded from `name`."""
-    has_tokenizer = model != name and (Path(model) / "tokenizer_config.json").exists()
+    """Raise a `ValueError` if the tokenizer of a model has other tokens than `tokenizer`, loaded from `name`."""
+    has_tokenizer = model != name and has_file(model, "tokenizer_config.json")
     if has_tokenizer and load_tokenizer(model).get_vocab() != tokenizer.get_vocab():
         raise ValueError(f"`tokenizer` ({name}) differs from the tokenizer of {model}. Remove `tokenizer`.")
 

@@ -1,12 +1,15 @@
 # Copyright 2026 The AO-GPT package authors. SPDX-License-Identifier: Apache-2.0
 import json
+import shutil
 from pathlib import Path
 
 import pytest
 import torch
+from huggingface_hub import constants
 from safetensors.torch import load_file, save_file
 from transformers import AutoModel, AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 
+from common.models import check_own_tokenizer
 from common.tokenizers import train_tokenizer, vocabulary_arguments
 from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM, MDMEncoderConfig, MDMEncoderForMaskedLM
 from modeling_aogpt.loading import find_model, load_model, load_pretrained, read_any_config
@@ -89,6 +92,24 @@ def test_a_configuration_that_cannot_be_used_is_not_called_missing(folder: Path)
 def test_a_tokenizer_that_does_not_match_is_an_error(folder: Path) -> None:
     with pytest.raises(ValueError, match=r"The tokenizer has num_valid_tokens=257, but"):
         check_tokenizer(train_tokenizer(["a"], 257), *parse(folder))
+
+
+def test_another_tokenizer_for_a_model_of_the_hub_is_an_error(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other tokenizer has the same number of tokens. The cache of the Hub stands in for the Hub."""
+    name, repository = "somebody/model", tmp_path / "hub/models--somebody--model"
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    shutil.copytree(folder, repository / "snapshots" / ("a" * 40))
+    (repository / "refs").mkdir()
+    (repository / "refs/main").write_text("a" * 40)
+    state = json.loads((folder / "tokenizer.json").read_text())
+    vocabulary = state["model"]["vocab"]
+    vocabulary["A"] = vocabulary.pop("a")
+    (folder / "tokenizer.json").write_text(json.dumps(state))
+    check_own_tokenizer(name, load_tokenizer(name), str(folder))
+    with pytest.raises(ValueError, match=r"`tokenizer` \(.*\) differs from the tokenizer of somebody/model"):
+        check_own_tokenizer(name, load_tokenizer(folder), str(folder))
 
 
 def test_missing_weights_are_errors(folder: Path, vocabulary: dict) -> None:

@@ -38,7 +38,7 @@ from eval.judging import Judge, Sample, distinct, make_samples, unigram_entropy
 from eval.tables import GENERATIVE, GENERATIVE_STEPS, generative_table
 from modeling_aogpt.generation_config import AnyOrderGenerationConfig
 from modeling_aogpt.loading import find_model, load_model, read_config
-from modeling_aogpt.tokenization import load_tokenizer
+from modeling_aogpt.tokenization import load_matching_tokenizer, load_tokenizer
 from modeling_aogpt.unmasking import SCORE_UNMASKING
 
 MAX_N = 3  # largest n of distinct-n
@@ -180,6 +180,7 @@ def judge_cell(
 def _make_cells(name: str, arguments: GenerativeArguments) -> Cells:
     """Return the cells of a model. Raise a `ValueError` if the model does not support `length` or `unmasking`."""
     config = read_config(name)
+    load_matching_tokenizer(config, name)  # raises a `ValueError` if the tokenizer does not match
     if arguments.unmasking in SCORE_UNMASKING and config.target_injection != "sigma":
         raise ValueError(
             f"`unmasking` ({arguments.unmasking}) needs a SEDD model, but {name} predicts no score. Set `unmasking` to "

@@ -45,7 +45,7 @@ from eval.journal import Journal, name_by_content
 from eval.tables import show_metric
 from modeling_aogpt.generation_config import AnyOrderGenerationConfig
 from modeling_aogpt.loading import Model, find_model, load_model, read_config
-from modeling_aogpt.tokenization import load_tokenizer
+from modeling_aogpt.tokenization import load_matching_tokenizer, load_tokenizer
 
 BEFORE = "only the text before, known length"
 WHOLE_TEXT, PREDICTED = "length by the whole text", "length predicted by the model"
@@ -167,7 +167,8 @@ def gaps_of_file(folder: Path, options: InfillingArguments) -> list[Gap]:
     Raise a `ValueError` if a row cannot be used, or if there is no row.
     """
     name, gaps = find_model(folder), []
-    tokenizer, longest = load_tokenizer(name), default_length(name, read_config(name))
+    config = read_config(name)
+    tokenizer, longest = load_matching_tokenizer(config, name), default_length(name, config)
     for number, line in read_lines(options.file):
         try:
             row = json.loads(line)

@@ -294,6 +294,16 @@ def test_models_that_cannot_be_sampled(folder: str, judge: str, arguments: Gener
     assert not arguments.output_dir.exists()
 
 
+def test_a_tokenizer_that_does_not_match_is_an_error(
+    folder: str, arguments: GenerativeArguments, tiny_tokenizer: PreTrainedTokenizerFast
+) -> None:
+    tiny_tokenizer.add_special_tokens({"mask_token": "<another>"})
+    tiny_tokenizer.save_pretrained(folder)
+    with pytest.raises(ValueError, match="its mask has the id 17, but the mask of the model has the id 16"):
+        generative([folder], arguments)
+    assert not arguments.output_dir.exists()
+
+
 def test_samples_of_other_weights_are_not_reused(
     folder: str, arguments: GenerativeArguments, tiny_model: AOGPTForAnyOrderLM
 ) -> None:

@@ -365,7 +365,9 @@ def test_a_tokenizer_that_loses_bytes_is_refused(coder: AOGPTForAnyOrderLM, tmp_
     words.pre_tokenizer, words.decoder = pre_tokenizers.Whitespace(), decoders.WordPiece()
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=words, unk_token="[UNK]", eos_token="[EOS]")
     add_mask_token(tokenizer).save_pretrained(tmp_path / "model")
-    coder.config.update({"mask_token_id": tokenizer.mask_token_id, "eos_token_id": tokenizer.eos_token_id})
+    ids = dict.fromkeys(("num_valid_tokens", "mask_token_id"), tokenizer.mask_token_id)
+    coder.config.update(ids | {"eos_token_id": tokenizer.eos_token_id})
+    coder.config.save_pretrained(tmp_path / "model")
     (tmp_path / "rows.jsonl").write_text('{"prefix": "a", "suffix": " a", "middle": " ff"}')
     with pytest.raises(SystemExit, match="lossless tokenizer"):
         main([str(tmp_path / "model"), "--file", str(tmp_path / "rows.jsonl"), "--output_dir", str(tmp_path / "out")])
@@ -389,6 +391,14 @@ def test_rows_that_cannot_be_used(row: str, problem: str, tmp_path: Path, monkey
         main(["model", "--file", "rows.jsonl", "--output_dir", "out"])
     with pytest.raises(SystemExit, match="`max_gap` has no effect"):
         main(["model", "--file", "rows.jsonl", "--max_gap", "3"])
+
+
+@pytest.mark.usefixtures("coder")
+def test_a_tokenizer_that_does_not_match_is_an_error(tmp_path: Path) -> None:
+    model, file, out = (str(tmp_path / name) for name in ("model", "rows.jsonl.gz", "out"))
+    train_tokenizer([" a b c"] * 9, 260).save_pretrained(model)
+    with pytest.raises(SystemExit, match="its mask has the id 260, but the mask of the model has the id 259"):
+        main([model, "--file", file, "--output_dir", out])
 
 
 @pytest.mark.usefixtures("coder", "datasets_cache")

@@ -17,8 +17,18 @@ from torch import distributed
 
 
 def start_accelerator(**options: Any) -> Accelerator:
-    """Return an `Accelerator`. Raise a `ValueError` if the launcher wants GPUs, or has not connected its processes."""
-    _check_launch()
+    """Return an `Accelerator`.
+
+    Raise a `ValueError` if `accelerate launch` is configured for GPUs, but there is no accelerator, or if the launcher
+    has not connected its processes.
+    """
+    given = {name: os.environ.get(f"ACCELERATE_{name.upper()}", "no") for name in ("mixed_precision", "dynamo_backend")}
+    uses_cpu = os.environ.get("ACCELERATE_USE_CPU", "").lower() == "true" or torch.accelerator.is_available()
+    if not uses_cpu and (wrong := [f"`{name}: {value}`" for name, value in given.items() if value.lower() != "no"]):
+        raise ValueError(
+            f"`accelerate launch` is configured for GPUs ({', '.join(wrong)}), but PyTorch finds no GPU or other "
+            "accelerator. Use training/accelerate/cpu.yaml or cpus.yaml, or reinstall drivers or PyTorch."
+        )
     accelerator = Accelerator(cpu=must_use_cpu(), **options)
     launched = int(os.environ.get("WORLD_SIZE", "1"))
     if launched != accelerator.num_processes:
@@ -28,17 +38,6 @@ def start_accelerator(**options: Any) -> Accelerator:
         )
     atexit.register(close_process_groups)
     return accelerator
-
-
-def _check_launch() -> None:
-    """Raise a `ValueError` if `accelerate launch` is configured for GPUs, but there is no accelerator."""
-    given = {name: os.environ.get(f"ACCELERATE_{name.upper()}", "no") for name in ("mixed_precision", "dynamo_backend")}
-    uses_cpu = os.environ.get("ACCELERATE_USE_CPU", "").lower() == "true" or torch.accelerator.is_available()
-    if not uses_cpu and (wrong := [f"`{name}: {value}`" for name, value in given.items() if value.lower() != "no"]):
-        raise ValueError(
-            f"`accelerate launch` is configured for GPUs ({', '.join(wrong)}), but PyTorch finds no GPU or other "
-            "accelerator. Use training/accelerate/cpu.yaml or cpus.yaml, or reinstall drivers or PyTorch."
-        )
 
 
 def close_process_groups() -> None:

@@ -22,7 +22,7 @@ import warnings
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any, NoReturn
+from typing import Any
 
 import lm_eval.models  # noqa: F401  # otherwise, the harness would not register its own models
 import numpy as np
@@ -136,17 +136,13 @@ class AnyOrderLM(LM):
         self.max_length = default_length(pretrained, config) if (given := self.arguments.max_length) is None else given
         check_integer("max_length", self.max_length, most=self.model.config.max_position_embeddings)
         self.filler = Filler.of_model(self.model, pretrained, self.arguments.max_gap)
-        if not self.accelerator.is_main_process:
-            self._serve()
+        if not self.accelerator.is_main_process:  # compute batches for the main process until it ends
+            while (work := gather(None, self.accelerator.num_processes)[0]) is not None:
+                for _ in self._compute(*work):
+                    pass
+            sys.exit()
         if self.accelerator.num_processes > 1:
             atexit.register(gather, None, self.accelerator.num_processes)
-
-    def _serve(self) -> NoReturn:
-        """Compute batches for the main process until it ends."""
-        while (work := gather(None, self.accelerator.num_processes)[0]) is not None:
-            for _ in self._compute(*work):
-                pass
-        sys.exit()
 
     def _share(
         self, name: str, items: Sequence[Any], batches: list[list[int]], **bar: Any

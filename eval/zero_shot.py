@@ -37,7 +37,6 @@ from common.packing import leave_out_long, pad, total
 from common.processes import in_turn, start_accelerator
 from common.results import check_is_no_run, default_length, settings_of_run
 from common.text_files import check_sample_by, find_files, kind_of, load_files
-from common.tokenizers import vocabulary_arguments
 from eval.estimates import bits_per_byte_over, perplexity_over
 from eval.journal import Journal, name_by_content, score_sequences
 from eval.protocols import (
@@ -218,8 +217,7 @@ def _load_tokenizer(model_name: str, scorer: ModelScorer, arguments: ScoringArgu
     """Load the tokenizer. Raise a `ValueError` if its number of ids shows that it does not belong to the model."""
     name, config = arguments.tokenizer or model_name, scorer.model.config
     tokenizer = load_tokenizer(name)
-    num_ids = vocabulary_arguments(tokenizer)["num_valid_tokens"]
-    expected = getattr(config, "num_valid_tokens", None)
+    num_ids, expected = tokenizer.mask_token_id, getattr(config, "num_valid_tokens", None)
     vocab_size = config.get_text_config().vocab_size  # causal models may have more ids than the tokenizer
     if (num_ids > vocab_size) if expected is None else (num_ids != expected):
         raise ValueError(

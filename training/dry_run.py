@@ -34,7 +34,6 @@ from training.memory import count_pass
 from training.optimization import first_decay_step, trainable_weights
 from training.tracking import flops_per_token
 
-ROOT = Path(__file__).parents[1]
 DEFAULT_GPU = "NVIDIA H100 80GB HBM3"
 CHECKPOINT_BYTES = 16  # per parameter, in float32: weight, moving average and AdamW's two moments
 
@@ -43,7 +42,7 @@ CHECKPOINT_BYTES = 16  # per parameter, in float32: weight, moving average and A
 class Arguments(Options):
     """Options of training/dry_run.py."""
 
-    launch: Path = option(ROOT / "training" / "accelerate" / "ddp.yaml", "Launch file of Accelerate.")
+    launch: Path = option(Path(__file__).parent / "accelerate" / "ddp.yaml", "Launch file of Accelerate.")
     num_processes: int | None = option(None, "Number of GPUs; defaults to that in `launch`.", least=1)
     gpu: str | None = option(
         None,

@@ -56,7 +56,7 @@ def sample_any_order(
     model: Model,
     remark: str,
     takes_steps: bool = True,
-    context: Callable[[Model], AbstractContextManager] = lambda model: nullcontext(),
+    context: Callable[[Model], AbstractContextManager] = nullcontext,
     **settings: Any,
 ) -> Contender:
     """Return a contender that calls `generate` of a model of this package.
@@ -184,16 +184,6 @@ def sample_causal_lm(model: PreTrainedModel, compiles: bool = False) -> Contende
     return Contender(generate, remark, vocab_size, model.num_parameters(), takes_steps=False)
 
 
-def make_compared(name: str, decoder: AOGPTForAnyOrderLM) -> Contender:
-    """Return a contender with a user's sampler.
-
-    `name` is `module:function`. The function is called with the configuration, the device and the dtype of `decoder`.
-    It must return a function of the type `Generate`.
-    """
-    generate = import_function("contender", name)(decoder.config, decoder.device, decoder.dtype)
-    return Contender(generate, f"the function {name}", decoder.config.vocab_size)
-
-
 # -------------------------------------------------------------------------------------------------------------- all
 
 CONTENDERS = (*SAMPLERS, "llama")
@@ -204,20 +194,20 @@ def make_contenders(
 ) -> dict[str, Contender]:
     """Return contenders, by name, with the device and dtype of a decoder.
 
-    `names` are names in `CONTENDERS`, functions (see `make_compared`), and folders or Hub names of causal language
-    models. The encoders and `llama` have random weights. With `compiles`, encoders and causal language models are
-    compiled. (The caller compiles the decoder.)
+    `names` are names in `CONTENDERS`, folders or Hub names of causal language models, and functions `module:function`
+    of a user. Such a function is called with the configuration, the device and the dtype of `decoder`, and must return
+    a function of the type `Generate`. The encoders and `llama` have random weights. With `compiles`, encoders and
+    causal language models are compiled. (The caller compiles the decoder.)
     """
     contenders = {}
     for name in names:
         if ":" in name:
-            contenders[name] = make_compared(name, decoder)
+            generate = import_function("contender", name)(decoder.config, decoder.device, decoder.dtype)
+            contenders[name] = Contender(generate, f"the function {name}", decoder.config.vocab_size)
             continue
         with decoder.device:
-            if name in ENCODERS:
-                model = make_encoder(name, decoder.config)
-            elif name in SAMPLERS:
-                model = decoder
+            if name in SAMPLERS:
+                model = make_encoder(name, decoder.config) if name in ENCODERS else decoder
             else:
                 model = make_llama(decoder.config) if name == "llama" else load_causal_lm(name, length)
         model = model.eval().to(decoder.device, decoder.dtype)

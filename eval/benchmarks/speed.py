@@ -50,7 +50,7 @@ class SpeedArguments(Options):
         ["no-lemma", "no-cache", "encoder"],
         f"Contenders to time, in addition to decoder and one-by-one: all, none, or some of {', '.join(CONTENDERS)}, "
         "folders or Hub names (owner/name) of causal language models, and your own samplers as module:function (see "
-        "`make_compared`).",
+        "`make_contenders`).",
     )
     repeats: int = option(2, "Number of rounds. In each round, every contender generates once.", least=1)
     dtype: Literal["float32", "bfloat16"] = option("float32", "Data type of weights and cache.")

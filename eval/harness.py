@@ -55,6 +55,7 @@ from modeling_aogpt.validation import check_choice, check_integer, suggest
 
 BUILD_ALL_REQUESTS = Task.build_all_requests
 TOKENS_PER_CALL = 32  # generated at once; afterwards, texts that contain a stop string are complete
+OF_WHOLE_TEXTS = ("min_new_tokens", "num_steps", "refine_rounds")  # settings that several calls cannot share
 
 
 @dataclass
@@ -365,13 +366,16 @@ class AnyOrderLM(LM):
         ends = {self.tokenizer.eos_token_id, *(eos if isinstance(eos, list) else [eos])}
         ends |= find_special_ids(until, self.tokenizer)
         texts, new = [""] * len(contexts), [[] for _ in contexts]
-        least = settings.get("min_new_tokens", self.model.generation_config.min_new_tokens) or 0
+        own = {name: getattr(self.model.generation_config, name) for name in OF_WHOLE_TEXTS} | settings
+        least, per_call = own["min_new_tokens"] or 0, TOKENS_PER_CALL
+        if own["num_steps"] or own["refine_rounds"]:
+            per_call = self.max_length
         while unfinished := [
             index
             for index, limit in enumerate(limits)
             if len(new[index]) < limit and ends.isdisjoint(new[index]) and cut_at(texts[index], until) == texts[index]
         ]:
-            count = min(TOKENS_PER_CALL, *(limits[index] - len(new[index]) for index in unfinished))
+            count = min(per_call, *(limits[index] - len(new[index]) for index in unfinished))
             settings["min_new_tokens"] = max(least - len(new[unfinished[0]]), 0)  # all have equally many
             rows = self._generate([given[index] + new[index] for index in unfinished], count, settings)
             for index, row in zip(unfinished, rows, strict=True):

@@ -177,6 +177,24 @@ def test_min_new_tokens_counts_the_tokens_of_all_calls(folder: str, monkeypatch:
     assert generate(lm, ("a", settings)) == whole
 
 
+@pytest.mark.parametrize(
+    ("settings", "sizes"),
+    [({"num_steps": 3}, [6]), ({"refine_rounds": 1, "refine_length": 2}, [6]), ({"top_k": 3}, [2, 2, 2])],
+)
+def test_steps_and_refinement_are_those_of_the_whole_text(
+    folder: str, settings: dict[str, int], sizes: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("eval.harness.TOKENS_PER_CALL", 2)
+    lm, calls = AnyOrderLM(folder), []
+    lm.tokenizer.eos_token = lm.model.generation_config.eos_token_id = None
+    whole = lm.model.generate
+    monkeypatch.setattr(
+        lm.model, "generate", lambda *ids, **one: calls.append(one["max_new_tokens"]) or whole(*ids, **one)
+    )
+    generate(lm, ("a", {"max_gen_toks": 6, **settings}))
+    assert calls == sizes
+
+
 def test_the_number_of_new_tokens_is_given_as_max_gen_toks_only(folder: str) -> None:
     with pytest.raises(TypeError, match="max_new_tokens"):
         generate(AnyOrderLM(folder), ("ab", {"max_gen_toks": 4, "max_new_tokens": 2}))

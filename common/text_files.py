@@ -13,11 +13,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import pandas
 from datasets import Dataset, Features, IterableDataset, Value, load_dataset
-from fsspec.core import OpenFile, get_compression
 from fsspec.implementations.local import LocalFileSystem
 
 from common.caching import versioned
@@ -175,8 +174,8 @@ def read_lines(file: str) -> Iterator[tuple[int, str]]:
         yield from ((number, line) for number, line in enumerate(lines, 1) if line.strip())
 
 
-def _open_text(file: str) -> OpenFile:
-    return OpenFile(LocalFileSystem(), file, "rt", get_compression(file, "infer"), encoding="utf-8-sig", newline="")
+def _open_text(file: str) -> TextIO:
+    return LocalFileSystem().open(file, "rt", compression="infer", encoding="utf-8-sig", newline="")
 
 
 def keep_text(dataset: Dataset, text_column: str) -> Dataset:

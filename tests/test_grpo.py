@@ -206,6 +206,7 @@ def test_two_processes_sample_the_same_completions(tmp_path: Path) -> None:
         ("--max_new_tokens=3", "tokens"),
         ("--ema_decay=0.9", "ema_decay"),
         ("--num_samples=2", "num_samples.*cannot be used"),
+        ("--streaming=true", "`streaming` cannot be used with rewards"),
         ("--text_column=other", "other"),
         ("--validation_fraction=1e-9", "validation_fraction.*validation_files"),
     ],

@@ -56,7 +56,7 @@ SAMPLING = -5  # index of the random stream, see training/draws.py
 # Keys that cannot be used with rewards, and must keep their defaults.
 UNUSED = {
     *("objective", "orders", "min_context", "max_context", "left_to_right_fraction", "final_left_to_right_fraction"),
-    *("distillation_weight", "ema_decay", "keep_best", "packing", "context_marks", "streaming", "num_samples"),
+    *("distillation_weight", "ema_decay", "keep_best", "packing", "context_marks", "num_samples"),
 }
 
 
@@ -97,6 +97,8 @@ def load_prompts(arguments: DataArguments, start_token_id: int | None = None) ->
     """Load and split prompts: the documents of a corpus, in the column `text`, with their `input_ids`."""
     if arguments.tokenizer is None:
         raise ValueError("Training with rewards needs an initial model. Set `init_from`.")
+    if arguments.streaming:
+        raise ValueError("`streaming` cannot be used with rewards. Remove it.")
     corpus, tokenizer, rows = load_corpus(arguments), load_tokenizer(arguments.tokenizer), {}
     facts = {"corpus": arguments.name, "tokenizer": arguments.tokenizer, "packing": "prompts"}
     facts["sources"] = corpus.sources

@@ -55,7 +55,8 @@ from modeling_aogpt.validation import check_choice, check_integer, suggest
 
 BUILD_ALL_REQUESTS = Task.build_all_requests
 TOKENS_PER_CALL = 32  # generated at once; afterwards, texts that contain a stop string are complete
-OF_WHOLE_TEXTS = ("min_new_tokens", "num_steps", "refine_rounds")  # settings that several calls cannot share
+# Settings of a whole text, which several calls cannot have.
+OF_WHOLE_TEXTS = ("min_new_tokens", "num_steps", "refine_rounds", "eos_token_id", "stop_at_eos")
 
 
 @dataclass
@@ -362,11 +363,11 @@ class AnyOrderLM(LM):
             text = f"A context is too long to add {num_new} tokens in {self.max_length} positions. Fewer are generated."
             warnings.warn(text, stacklevel=1)
         given = [self._cut(ids, [], self.max_length - limit)[0] for ids, limit in zip(given, limits, strict=True)]
-        eos = self.model.generation_config.eos_token_id
-        ends = {self.tokenizer.eos_token_id, *(eos if isinstance(eos, list) else [eos])}
-        ends |= find_special_ids(until, self.tokenizer)
-        texts, new = [""] * len(contexts), [[] for _ in contexts]
         own = {name: getattr(self.model.generation_config, name) for name in OF_WHOLE_TEXTS} | settings
+        ends, eos = set(find_special_ids(until, self.tokenizer)), own["eos_token_id"]
+        if own["stop_at_eos"] is not False:
+            ends |= {self.tokenizer.eos_token_id, *(eos if isinstance(eos, list) else [eos])}
+        texts, new = [""] * len(contexts), [[] for _ in contexts]
         least, per_call = own["min_new_tokens"] or 0, TOKENS_PER_CALL
         if own["num_steps"] or own["refine_rounds"]:
             per_call = self.max_length

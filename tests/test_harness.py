@@ -177,6 +177,21 @@ def test_min_new_tokens_counts_the_tokens_of_all_calls(folder: str, monkeypatch:
     assert generate(lm, ("a", settings)) == whole
 
 
+def test_settings_of_end_of_text_are_those_of_generate(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The padding after an end is no end, so the text must not go on after it."""
+    monkeypatch.setattr("eval.harness.TOKENS_PER_CALL", 2)
+    lm, settings = AnyOrderLM(folder), {"max_gen_toks": 6, "suppress_tokens": [13, 14, 15]}
+    lm.tokenizer.backend_tokenizer.decoder = decoders.Fuse()
+    (whole,) = generate(lm, ("a", settings))
+    end = encode(whole)[0, 1].item()
+    expected = whole[: whole.index(chr(ord("a") + end))]
+    assert expected
+    ends = {"eos_token_id": end, "pad_token_id": encode("m").item()}
+    assert generate(lm, ("a", settings | ends)) == [expected]
+    lm.model.generation_config.eos_token_id = end
+    assert generate(lm, ("a", settings), ("a", settings | {"stop_at_eos": False})) == [expected, whole]
+
+
 @pytest.mark.parametrize(
     ("settings", "sizes"),
     [({"num_steps": 3}, [6]), ({"refine_rounds": 1, "refine_length": 2}, [6]), ({"top_k": 3}, [2, 2, 2])],

@@ -22,7 +22,7 @@ from training.arguments import LEFT_TO_RIGHT_ORDERS, TrainingArguments
 from training.lora import add_lora, frozen_dtype, quantization_options
 from training.objectives import Objective, compile_head_loss
 from training.optimization import parameter_groups
-from training.sharding import gets_weights, set_up_sharding
+from training.sharding import set_up_sharding
 
 logger = logging.getLogger("pretrain")
 
@@ -34,11 +34,14 @@ def create_model(
 
     Without `load_weights`, the weights are random, because the weights of a checkpoint will replace them.
     """
-    if (training.lora_rank or training.needs_source) and accelerator.distributed_type == DistributedType.FSDP:
+    is_fsdp = accelerator.distributed_type == DistributedType.FSDP
+    if is_fsdp and (training.lora_rank or training.needs_source):
         name = "lora_rank" if training.lora_rank else "distillation_weight` or `reward"
         raise ValueError(f"`{name}` cannot be combined with FSDP2. Train with DDP, or on one GPU.")
     set_seed(training.seed)
-    with torch.device("meta") if gets_weights(accelerator) else nullcontext():
+    # When `Accelerator.prepare` shards the weights, the other processes get those of process 0.
+    loads = not is_fsdp or accelerator.is_main_process or not accelerator.state.fsdp_plugin.cpu_ram_efficient_loading
+    with nullcontext() if loads else torch.device("meta"):
         if training.lora_rank:
             dtype = frozen_dtype(read_config(training.init_from))
             model = make_model(config, training.init_from, dtype=dtype, **quantization_options(training, dtype))
@@ -57,7 +60,7 @@ def create_model(
         logger.warning(
             "The model keeps `max_gap_length` (%d), but training without it may unlearn ends of gaps.", longest
         )
-    if accelerator.distributed_type != DistributedType.FSDP:  # FSDP2 moves one layer at a time
+    if not is_fsdp:  # FSDP2 moves one layer at a time
         model.to(accelerator.device)
     checkpoint_activations(model, training.activation_checkpointing)
     return model

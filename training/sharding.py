@@ -50,12 +50,6 @@ def set_up_sharding(accelerator: Accelerator) -> None:
         )
 
 
-def gets_weights(accelerator: Accelerator) -> bool:
-    """Return whether this process gets its weights from process 0, when `Accelerator.prepare` shards them."""
-    is_fsdp = accelerator.distributed_type == DistributedType.FSDP
-    return is_fsdp and accelerator.state.fsdp_plugin.cpu_ram_efficient_loading and not accelerator.is_main_process
-
-
 @contextmanager
 def gathered(module: nn.Module, accelerator: Accelerator) -> Iterator[None]:
     """Context manager in which every process has all weights of a sharded module, in the precision of training."""

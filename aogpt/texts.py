@@ -5,6 +5,7 @@ import re
 from bisect import bisect_right
 from collections.abc import Sequence, Set
 from difflib import SequenceMatcher
+from functools import partial
 from itertools import accumulate
 from typing import TypeVar
 
@@ -33,13 +34,15 @@ def lacks_space(before: list[int], text: str, tokenizer: PreTrainedTokenizerBase
 def decode_after(before: list[int], ids: list[int], tokenizer: PreTrainedTokenizerBase, has_space: bool = False) -> str:
     """Decode `before` and `ids` together, and return the text of `ids`. Alone, it could lose its leading space.
 
-    If `has_space`, a leading space belongs to the text before (see [`lacks_space`]), and is not returned.
+    A leading space that belongs to the text before is left out: if `has_space` (see [`lacks_space`]), or if `before`
+    ends with a special token, such as `[/INST]`, after which the tokenizer adds a space.
     """
-    before = before[-NUM_TOKENS_BEFORE:]
-    whole, start, alone = tokenizer.batch_decode(
-        [[*before, *ids], before, ids], skip_special_tokens=True, clean_up_tokenization_spaces=False
-    )
+    before, decode = before[-NUM_TOKENS_BEFORE:], partial(tokenizer.batch_decode, skip_special_tokens=True)
+    whole, start, alone = decode([[*before, *ids], before, ids], clean_up_tokenization_spaces=False)
     text = whole[len(start) :] if whole.startswith(start) else alone
+    if before and before[-1] in tokenizer.all_special_ids:
+        probe = tokenizer(f"a{tokenizer.decode(before[-1:])}a", add_special_tokens=False).input_ids
+        has_space |= decode([probe]) == ["a a"]
     return text.removeprefix(" ") if has_space else text
 
 

@@ -360,6 +360,17 @@ def test_a_space_before_a_gap_is_not_repeated_or_lost(kind: str, spaces: str) ->
         assert decode_after(first, ids, tokenizer, has_space) == text
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_text_after_a_special_token_has_no_added_space(kind: str) -> None:
+    tokenizer = add_mask_token(KINDS[kind]())
+    tokenizer.add_special_tokens({"additional_special_tokens": ["[/INST]"]})
+    for prompt in ("a[/INST]", "[/INST]"):
+        for text in ("cat sat", "the cat"):
+            before = tokenizer(prompt, add_special_tokens=False).input_ids
+            ids = tokenizer(prompt + text, add_special_tokens=False).input_ids[len(before) :]
+            assert decode_after(before, ids, tokenizer) == text
+
+
 def test_a_tokenizer_that_loses_bytes_is_refused(coder: AOGPTForAnyOrderLM, tmp_path: Path) -> None:
     words = Tokenizer(models.WordPiece({"[UNK]": 0, "f": 1, "##f": 2, "a": 3}, unk_token="[UNK]"))
     words.pre_tokenizer, words.decoder = pre_tokenizers.Whitespace(), decoders.WordPiece()

@@ -131,22 +131,27 @@ def encode_example(example: str, tokenizer: PreTrainedTokenizerBase, start_token
     """Return a row (see `encode_examples`). Add end-of-text to an answer without it, but not to a gap."""
     values = json.loads(example)
     try:
+        tools = (json.loads(given) if isinstance(given := values.pop("tools", None), str) else given) or None
         if "middle" in values:
             ids, is_answer = _encode(_split_gap(values, tokenizer), tokenizer)
             if (tokenizer.eos_token_id, True) in zip(ids, is_answer, strict=True):
                 raise ValueError(f"`middle` must have no end-of-text ({tokenizer.eos_token}). Move it to `suffix`.")
         elif "messages" in values:
             messages = _check_messages("messages", values["messages"])
-            ids, is_answer = _encode_chat(messages, _read_tools(values), tokenizer)
+            ids, is_answer = _encode_chat(messages, tools, tokenizer)
         else:
-            parts = _split_completion(values["prompt"], values["completion"], _read_tools(values), tokenizer)
+            parts = _split_completion(values["prompt"], values["completion"], tools, tokenizer)
             ids, is_answer = _encode(parts, tokenizer)
-        if any(quoted in tokenizer.decode(ids) for quoted in QUOTED_ARGUMENTS.findall(example)):
+        decoded = tokenizer.decode(ids)
+        if any(quoted in decoded for quoted in QUOTED_ARGUMENTS.findall(example)):
             raise ValueError("The chat template quotes the `arguments` of a tool call, which are text. Use an object.")
         if not any(is_answer) or tokenizer.mask_token_id in ids:
             raise ValueError(f"It needs an answer, and must not contain the mask token ({tokenizer.mask_token}).")
     except Exception as error:  # chat templates raise errors of their own
         raise ExampleError(example, str(error)) from error
+    texts = [one["content"] for value in values.values() if isinstance(value, list) for one in value] or values.values()
+    if any(text not in decoded and text.strip() in decoded for text in texts):
+        logger.warning_once("The chat template or tokenizer drops whitespace around texts. Change it if this matters.")
     if ids[0] == start_token_id and not is_answer[0]:
         ids, is_answer = ids[1:], is_answer[1:]
     labels = [token if answer else -100 for token, answer in zip(ids, is_answer, strict=True)]
@@ -197,11 +202,6 @@ def _encode_chat(
                 "end the answer. Put a special token, such as `{{ eos_token }}`, before `{% endgeneration %}`."
             )
     return ids, is_answer
-
-
-def _read_tools(values: dict[str, Any]) -> list | None:
-    """Return the tools of a chat, which may also be a string of JSON."""
-    return (json.loads(tools) if isinstance(tools := values.get("tools"), str) else tools) or None
 
 
 def _split_completion(prompt: Any, completion: Any, tools: list | None, tokenizer: PreTrainedTokenizerBase) -> Parts:

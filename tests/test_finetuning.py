@@ -217,6 +217,30 @@ def test_values_of_messages_that_the_template_leaves_out_give_a_warning(
             warnings.clear()
 
 
+@pytest.mark.parametrize("rstrip", [False, True])
+def test_lost_whitespace_around_texts_gives_a_warning(rstrip: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    warnings: list[str] = []
+    monkeypatch.setattr("common.examples.logger.warning_once", warnings.append)
+    tokenizer = KINDS["byte-level"]()
+    tokenizer.add_special_tokens({"extra_special_tokens": [AddedToken("<|assistant|>", rstrip=rstrip)]})  # as in Phi-4
+    tokenizer.chat_template = PLAIN.replace("{{ m.content", "{{ '<|assistant|>\n' + m.content")
+    code = {"role": "assistant", "content": "    return x"}
+    for values in (
+        {"messages": [CHAT[0], code]},
+        {"prompt": [CHAT[0]], "completion": [code]},
+        {"prompt": "hello<|assistant|>", "completion": "\n\ncat"},
+    ):
+        ids, _, _ = encode(tokenizer, **values)
+        assert ("<|assistant|>\n" in tokenizer.decode(ids)) == (not rstrip)
+        assert len(warnings) == rstrip
+        warnings.clear()
+    encode(tokenizer, messages=CHAT[:2])  # only the template's own line break is lost
+    assert not warnings
+    tokenizer.chat_template = PLAIN.replace("m.content", "(m.content | trim)")
+    encode(tokenizer, messages=[CHAT[0], code])
+    assert "drops whitespace around texts" in warnings[0]
+
+
 def test_tools_are_shown_without_the_nulls_of_parquet() -> None:
     tokenizer = KINDS["byte-level"]()
     tokenizer.chat_template = PLAIN

@@ -236,14 +236,15 @@ def test_a_reward_may_change_its_arguments(tmp_path: Path, monkeypatch: pytest.M
     assert train(config, tmp_path / "run", "--max_steps=1")[0]["reward"] == 1  # of all completions of a prompt
 
 
-def test_dates_that_are_inferred_from_texts_are_warned_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_values_that_json_changes_are_warned_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     warnings: list[tuple] = []
     monkeypatch.setattr("training.grpo.logger.warning", lambda *values: warnings.append(values))
     config, file = write_config(tmp_path), tmp_path / "prompts.jsonl"
-    rows = [json.loads(line) | {"day": "2024-01-01"} for line in file.read_text().splitlines()]
+    rows = [json.loads(line) | {"day": "2024-01-01", "one": 1} for line in file.read_text().splitlines()]
+    rows = [row | {"number": number % 2 or 2.5} for number, row in enumerate(rows)]
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
     train(config, tmp_path / "run", "--max_steps=1")
-    assert [values[1] for values in warnings] == ["day"]
+    assert [values[1] for values in warnings] == ["day", "number"]  # 1 became 1.0
 
 
 def test_completions_keep_their_first_space() -> None:

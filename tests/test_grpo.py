@@ -195,6 +195,13 @@ def test_two_processes_sample_the_same_completions(tmp_path: Path) -> None:
         torch.testing.assert_close(weight, weights[1][name], rtol=0, atol=1e-3)
 
 
+@pytest.mark.parametrize(("stride", "order"), [("null", "left_to_right"), ("2", None)])
+def test_strided_training_does_not_make_a_left_to_right_model(tmp_path: Path, stride: str, order: str | None) -> None:
+    train(write_config(tmp_path), tmp_path / "run", "--order=left_to_right", f"--stride={stride}", "--max_steps=1")
+    model = AOGPTForAnyOrderLM.from_pretrained(tmp_path / "run" / "model")
+    assert model.generation_config.order == order
+
+
 @pytest.mark.parametrize(
     ("option", "message"),
     [

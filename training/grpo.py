@@ -193,7 +193,7 @@ class PolicyTraining(Pretraining):
         lengths = [len(ids) + num_new for rows in (data.train, data.validation) for ids in rows["input_ids"]]
         data.mean_length = fmean(lengths[: len(data.train)])
         self._check(max(lengths))
-        if training.order == "left_to_right":
+        if self.generation.orders.is_left_to_right:
             self.model.generation_config.order = "left_to_right"
         if self.accelerator.is_main_process:
             lines = self.log_file.read_text().splitlines(keepends=True) if self.log_file.exists() else []

@@ -29,7 +29,7 @@ KINDS = (("messages",), ("prompt", "completion"), ("prefix", "suffix", "middle")
 MESSAGES = 'a list of messages such as {"role": "user", "content": "Hello"}'
 QUOTED_ARGUMENTS = re.compile(r'"arguments": ("[{](?:[^"\\]|\\.)*")')  # JSON in a string of JSON
 GENERATION = re.compile(r"\{%-?\s*generation\s*-?%\}")  # the mark of an answer in a chat template
-WEIGHTS = ("weight", "train", "training", "trainable")  # keys of other tools that leave out a message
+WEIGHTS = ("weight", "train", "training", "trainable")  # keys of other tools: 0 or False leaves out a message
 GREY, GREEN, RESET = "\033[90m", "\033[32m", "\033[0m"
 
 Parts = list[tuple[str, bool]]  # consecutive parts of a text, and whether each is an answer
@@ -51,6 +51,8 @@ def make_examples(dataset: Dataset, columns: tuple[str, ...]) -> Dataset:
     for column in columns:
         if re.search(r"Value\('(time|date)", kind := str(dataset.features[column])):  # JSON has no types of its own
             raise ValueError(f"`{column}` must hold text, but holds dates ({kind}). Save it as text, in Parquet.")
+        if "Value('float" in kind:  # of 2 and 2.5, both are floats
+            logger.warning(f"`{column}` has floats ({kind}). If some were integers in JSON, save it as a string.")
     return dataset.map(
         versioned(_to_json),
         batched=True,
@@ -137,8 +139,7 @@ def encode_example(example: str, tokenizer: PreTrainedTokenizerBase, start_token
             if (tokenizer.eos_token_id, True) in zip(ids, is_answer, strict=True):
                 raise ValueError(f"`middle` must have no end-of-text ({tokenizer.eos_token}). Move it to `suffix`.")
         elif "messages" in values:
-            messages = _check_messages("messages", values["messages"])
-            ids, is_answer = _encode_chat(messages, tools, tokenizer)
+            ids, is_answer = _encode_chat(_check_messages("messages", values["messages"]), tools, tokenizer)
         else:
             parts = _split_completion(values["prompt"], values["completion"], tools, tokenizer)
             ids, is_answer = _encode(parts, tokenizer)
@@ -237,8 +238,7 @@ def _check_messages(name: str, messages: Any) -> list[dict[str, str]]:
     is_list = isinstance(messages, list) and messages and all(isinstance(message, dict) for message in messages)
     if not is_list or not all(isinstance(one.get(key), str) for one in messages for key in ("role", "content")):
         raise ValueError(f"`{name}` must be {MESSAGES}, but is {messages!r:.200}.")
-    answers = [message for message in messages if message["role"] == "assistant"]
-    if excluded := [key for answer in answers for key in WEIGHTS if answer.get(key) == 0]:  # False, too
+    if excluded := [key for one in messages if one["role"] == "assistant" for key in WEIGHTS if one.get(key) == 0]:
         raise ValueError(f"`{name}` has `{excluded[0]}` 0 or false, but all answers are learned. Remove the example.")
     return [{key: item for key, item in message.items() if item is not None} for message in messages]
 

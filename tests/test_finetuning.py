@@ -368,6 +368,17 @@ def test_examples_are_loaded_from_jsonl_and_parquet(model_folder: Path, tmp_path
     assert data.mean_length == sum(map(len, data.train["input_ids"])) / len(data.train)
 
 
+def test_numbers_that_json_changes_are_warned_of(
+    model_folder: Path, tmp_path: Path, datasets_cache: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    warnings: list[str] = []
+    monkeypatch.setattr("common.examples.logger.warning", warnings.append)
+    for minima, count in (((0, 1), 0), ((0, 0.5), 1)):  # Arrow makes 0 and 0.5 two floats
+        rows = [{"messages": CHAT, "tools": [{"minimum": minima[number % 2]}]} for number in range(40)]
+        load(write_rows(tmp_path / f"{count}.jsonl", rows), model_folder, sequence_length=256)
+        assert len(warnings) == count
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_bytes_of_an_answer_include_its_first_space(kind: str) -> None:
     examples = {"prompt": "I saw", "completion": " a cat"}, {"prefix": "I saw", "middle": " a", "suffix": " cat"}

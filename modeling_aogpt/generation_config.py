@@ -10,11 +10,14 @@ from typing import Any
 import torch
 from transformers import PreTrainedConfig
 from transformers.generation import GenerationConfig, GenerationMixin
+from transformers.utils import logging
 
 from .orders import ORDER_NAMES, Orders
 from .sampling import TOP_P_RULES
 from .unmasking import ADAPTIVE_UNMASKING, CERTAINTY_MEASURES, DRAFTS, SCHEDULES, SCORE_UNMASKING, UNMASKING
 from .validation import check_choice, check_flag, check_integer, check_number, is_integer, is_number, suggest
+
+logger = logging.get_logger(__name__)
 
 # Lowest temperature. Dividing logits by a much lower temperature would overflow in float64.
 MIN_TEMPERATURE = 1e-6
@@ -406,7 +409,10 @@ class AnyOrderGenerationConfig(GenerationConfig):
                 raise ValueError(f"The generation config cannot be used. {_describe_unsupported(name, value)}")
 
     def _check_effects(self, arguments: dict[str, Any]) -> None:
-        """Raise a `ValueError` for an argument of a call that has no effect without another argument."""
+        """Raise a `ValueError` for an argument of a call that has no effect without another argument.
+
+        As in Transformers, settings of draws without draws only give a warning.
+        """
         has_steps, is_speculative = self.num_steps is not None, self.strategy == "speculative"
         for name, has_effect, needed in (
             ("eos_token_id", self.uses_eos, "`stop_at_eos`, `min_length` or `min_new_tokens`"),
@@ -422,6 +428,9 @@ class AnyOrderGenerationConfig(GenerationConfig):
             value = arguments.get(name)
             if not has_effect and value is not None and value is not False:  # 0 is a value, too
                 raise ValueError(f"`{name}` has no effect without {needed}. Set {needed}, or remove `{name}`.")
+        for name in () if self.do_sample else ("temperature", "top_k", "top_p", "min_p"):
+            if arguments.get(name) not in (None, 0, FIELDS[name]):
+                logger.warning_once(f"`{name}` has no effect with `do_sample=False`. Remove one of them.")
 
 
 def _check_tokens(name: str, value: object) -> None:

@@ -294,6 +294,13 @@ def test_default_fraction_of_left_to_right_sequences(config: Path, options: tupl
     assert parse_arguments([str(config), *options])[2].left_to_right_fraction == fraction
 
 
+def test_ends_of_gaps_need_sequences_with_gaps(config: Path) -> None:
+    options = [str(config), "--orders=gaps_last", "--max_gap_length=3", "--left_to_right_fraction=1"]
+    with pytest.raises(ValueError, match="`left_to_right_fraction` must be below 1 with `max_gap_length`"):
+        parse_arguments(options)
+    parse_arguments([*options, "--final_left_to_right_fraction=0.5"])
+
+
 def test_the_token_table_of_an_encoder_contains_its_mask(config: Path) -> None:
     model, _, _ = parse_arguments([str(config), "--architecture=encoder"])
     tokenizer = {"vocab_size": 300, "num_valid_tokens": 300, "mask_token_id": 300}

@@ -450,6 +450,16 @@ def test_arguments_without_effect_are_refused(arguments: dict, needed: str) -> N
         random_model().generate(**arguments)
 
 
+def test_settings_of_draws_give_a_warning_without_draws(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, messages, greedy = random_model(), [], {"do_sample": False, "order": "left_to_right"}
+    monkeypatch.setattr("modeling_aogpt.generation_config.logger.warning_once", messages.append)
+    model.generate(temperature=0.5, top_k=0, top_p=1.0, min_p=0.1, **greedy)
+    assert [message.split()[0] for message in messages] == ["`temperature`", "`min_p`"]
+    model.generate(temperature=0, **greedy)
+    model.generate(temperature=0.5, top_k=2)
+    assert len(messages) == 2
+
+
 def test_several_greedy_sequences_cannot_be_saved(tmp_path: Path) -> None:
     """Transformers could not load them, so AutoModelForCausalLM could not load the folder."""
     config = AnyOrderGenerationConfig(do_sample=False, num_return_sequences=2)

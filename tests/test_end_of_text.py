@@ -93,6 +93,9 @@ def test_log_probabilities_do_not_depend_on_erased_tokens(arguments: dict) -> No
         output.sequences, targets=is_generated, context=context, orders=output.orders, context_orders=output.orders
     )
     torch.testing.assert_close(output.token_logprobs, replayed.token_log_likelihood, rtol=0, atol=1e-10)
+    scores = model.log_likelihood(output.sequences, output.orders, attention_mask=context | is_generated)
+    scores = scores.token_log_likelihood.where(~context, 0)
+    torch.testing.assert_close(output.token_logprobs, scores, rtol=0, atol=1e-10)
     for step, sequences in enumerate(output.history):
         assert torch.equal(sequences, inputs.where(context | (output.unmasking_steps >= step), sequences))
 

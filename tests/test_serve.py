@@ -506,7 +506,7 @@ def test_a_client_that_hangs_up_frees_its_place(
     """The queue has a place again, and a generation that nobody needs ends."""
     steps, fast, put_draft = [], Event(), JobStreamer.put_draft
     monkeypatch.setattr(JobStreamer, "put_draft", lambda *given: steps.append(fast.wait(0.5)) or put_draft(*given))
-    url, body = start(max_queue=1), {"prompt": "a", "max_tokens": 60, "stream": is_streamed}
+    url, body = start(max_queue=1), {"prompt": "a", "max_tokens": 60, "stream": is_streamed, "stop_at_eos": False}
     worker = start.servers[0].worker
     first = send_only(url, body)
     wait_until(lambda: steps)

@@ -53,7 +53,7 @@ def test_number_of_operations() -> None:
 
 
 def test_number_of_operations_with_lora(tmp_path: Path) -> None:
-    """Frozen weights have no gradients. On a CPU, PyTorch counts no operations of attention."""
+    """Frozen weights have no gradients. Attention is left out: on a CPU, not all versions of PyTorch count it."""
     config = AOGPTConfig(
         vocab_size=64, num_valid_tokens=63, mask_token_id=63, hidden_size=64, num_hidden_layers=2,
         num_attention_heads=2, max_position_embeddings=32, position_encoding="rotary", target_injection="none",
@@ -66,6 +66,7 @@ def test_number_of_operations_with_lora(tmp_path: Path) -> None:
         batch = torch.zeros(3, 32, dtype=torch.long), torch.arange(32).expand(3, -1)
         with FlopCounterMode(display=False) as counter:
             AnyOrderObjective(model)(*batch).backward()
-        counts.append(counter.get_total_flops() / 96)
+        by_operation = counter.get_flop_counts()["Global"]
+        counts.append(sum(count for name, count in by_operation.items() if "attention" not in str(name)) / 96)
     assert counts[0] == flops_per_token(config, 32) - attention
     assert counts[1] == pytest.approx(flops_per_token(config, 32, is_frozen=True) - attention, rel=0.05)

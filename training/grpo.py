@@ -109,7 +109,7 @@ def load_prompts(arguments: DataArguments, start_token_id: int | None = None) ->
         texts = split.rows[split.column][:]
         chosen = [row for row, text in enumerate(texts) if split.select([text])]
         if split.column != "text":
-            raise ValueError(f"{arguments.name} has examples instead of prompts. Set `text_column`.")
+            raise ValueError(f"{arguments.name} has examples instead of prompts. Set `text_column` to the prompts.")
         if not chosen:
             raise no_text_error(name, arguments)
         options = {"input_columns": "text", "fn_kwargs": {"tokenizer": tokenizer}}

@@ -63,7 +63,7 @@ def has_hooks(model: nn.Module) -> bool:
         hooks = (*module._forward_hooks.values(), *module._forward_pre_hooks.values())
         if any(getattr(hook, "__module__", None) != IDLE_HOOKS for hook in hooks):
             return True
-    return nn.modules.module._has_any_global_hook()
+    return bool(nn.modules.module._global_forward_hooks or nn.modules.module._global_forward_pre_hooks)
 
 
 def records_itself(model: nn.Module) -> bool:

@@ -8,7 +8,7 @@ is a row of a dataset. Until it is encoded, it is one string of JSON, which is s
 import json
 import re
 from collections.abc import Callable, Iterable
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import chain, groupby, pairwise
 from typing import Any
 
@@ -33,6 +33,7 @@ WEIGHTS = ("weight", "train", "training", "trainable")  # keys of other tools: 0
 GREY, GREEN, RESET = "\033[90m", "\033[32m", "\033[0m"
 
 Parts = list[tuple[str, bool]]  # consecutive parts of a text, and whether each is an answer
+Encoded = tuple[list[int], list[bool]]  # ids of a text, and whether each is part of an answer
 
 
 class ExampleError(ValueError):
@@ -165,31 +166,33 @@ def encode_example(example: str, tokenizer: PreTrainedTokenizerBase, start_token
     return {"input_ids": ids, "labels": labels, "in_turns": "middle" not in values, "num_unlearned": num_unlearned}
 
 
-def _encode(parts: Parts, tokenizer: PreTrainedTokenizerBase) -> tuple[list[int], list[bool]]:
+def _encode(parts: Parts, tokenizer: PreTrainedTokenizerBase) -> Encoded:
     """Return the ids of a text, and whether each is part of an answer. No token is in two parts."""
     encoded = encode_parts([text for text, _ in parts], tokenizer)
     is_answer = [answer for (_, answer), ids in zip(parts, encoded, strict=True) for _ in ids]
     return [token for ids in encoded for token in ids], is_answer
 
 
-def _encode_chat(
-    messages: list[dict[str, str]], tools: list | None, tokenizer: PreTrainedTokenizerBase
-) -> tuple[list[int], list[bool]]:
+def _encode_chat(messages: list[dict[str, str]], tools: list | None, tokenizer: PreTrainedTokenizerBase) -> Encoded:
     """Encode a chat, as `_encode` does. If the template has no generation marks, the last message is the answer."""
     template = tokenizer.get_chat_template(tools=tools)
     if not GENERATION.search(template):
         if messages[-1]["role"] != "assistant":
             raise ValueError(f"The last message must be of the assistant, but is of {messages[-1]['role']!r}.")
         return _encode(_split_completion(messages[:-1], messages[-1:], tools, tokenizer), tokenizer)
-    # Before 5.24, `apply_chat_template` of Transformers returns wrong masks if an answer is the first token, or begins
-    # or ends with characters that are in no token.
+    # Before Transformers 5.24, `apply_chat_template` returns wrong masks if ends of an answer are not those of tokens.
     (text,), (spans,) = render_jinja_template(
         [messages], tools, chat_template=template, return_assistant_tokens_mask=True, **tokenizer.special_tokens_map
     )
     tokenization.check_chat(messages, tokenizer, tools)
-    # In generation, the prompt ends where an answer begins, so no token may be in both.
-    cuts = [0, *chain.from_iterable(spans), len(text)]
-    parts = [(text[start:end], number % 2 == 1) for number, (start, end) in enumerate(pairwise(cuts))]
+    render = partial(tokenizer.apply_chat_template, tools=tools, tokenize=False, add_generation_prompt=True)
+    prompts = [render(messages[:i]) for i, message in enumerate(messages) if i and message["role"] == "assistant"]
+    ends = [len(prompt) for prompt in prompts if text.startswith(prompt)]
+    if len(ends) < len(prompts) or (ends and not any(start <= end < stop for end in ends for start, stop in spans)):
+        logger.warning_once("The chat template must start each answer with the text of `add_generation_prompt`.")
+    # In generation, the prompt ends where an answer begins, or in it (after `<think>`), so no token may be in both.
+    cuts = sorted({0, len(text), *chain.from_iterable(spans), *ends})
+    parts = [(text[cut:to], any(start <= cut < end for start, end in spans)) for cut, to in pairwise(cuts)]
     ids, is_answer = _encode(parts, tokenizer)
     # Templates may close an answer after its mark, with any special token, but the model must learn to end it.
     special = special_ids(tokenizer)
@@ -198,10 +201,7 @@ def _encode_chat(
         is_end = ids[index] == tokenizer.eos_token_id or (is_open and ids[index] in special)
         is_answer[index] |= is_end and is_answer[index - 1]
         if is_open and is_answer[index - 1] and not is_answer[index]:
-            logger.warning_once(
-                "The chat template continues after an answer without a special token, so the model does not learn to "
-                "end the answer. Put a special token, such as `{{ eos_token }}`, before `{% endgeneration %}`."
-            )
+            logger.warning_once("Ends of answers are not learned. Put `{{ eos_token }}` before `{% endgeneration %}`.")
     return ids, is_answer
 
 

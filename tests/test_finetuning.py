@@ -171,6 +171,31 @@ def test_answers_whose_end_is_not_learned_are_reported(monkeypatch: pytest.Monke
         warnings.clear()
 
 
+def test_a_prompt_may_end_inside_a_marked_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Templates of thinking models end it with `<think>` and a line break, here with the first letter of "the"."""
+    tokenizer, warnings = KINDS["byte-level"](), []
+    monkeypatch.setattr("common.examples.logger.warning_once", warnings.append)
+    think = "{{ 't' }}{% if loop.last %}{{ 'he ' }}{% endif %}"
+    template = (
+        "{% for m in messages %}{{ m.role + ':\n' }}{% if m.role == 'assistant' %}{% generation %}THINK"
+        "{{ m.content + eos_token }}{% endgeneration %}{% else %}{{ m.content }}{% endif %}{% endfor %}"
+        "{% if add_generation_prompt %}{{ 'assistant:\nt' }}{% endif %}"
+    )
+    tokenizer.chat_template = template.replace("THINK", think)
+    ids, labels, _ = encode(tokenizer, messages=CHAT)
+    prompt = tokenizer.apply_chat_template(CHAT[:3], add_generation_prompt=True, tokenize=False)
+    given = tokenizer(prompt, add_special_tokens=False).input_ids
+    assert ids[: len(given)] == given
+    assert answers(ids, labels, tokenizer)[1] == "the 12 cats<|endoftext|>"
+    assert not warnings
+    without_prompt = tokenizer.chat_template.replace("assistant:\nt", "")
+    only_last = template.replace("THINK", "{% if loop.last %}{{ 'the ' }}{% endif %}")
+    for wrong in (template.replace("THINK", ""), only_last, without_prompt):
+        tokenizer.chat_template = wrong
+        encode(tokenizer, messages=CHAT)
+        assert warnings.pop().endswith("must start each answer with the text of `add_generation_prompt`.")
+
+
 def test_a_chat_that_ends_with_the_user_has_no_end(tokenizer: PreTrainedTokenizerBase) -> None:
     ids, labels, _ = encode(tokenizer, messages=CHAT[:3])
     assert tokenizer.decode(ids).endswith("again<|endoftext|>\n")

@@ -29,7 +29,7 @@ import numpy as np
 import torch
 from lm_eval.__main__ import cli_evaluate
 from lm_eval.api.instance import Instance
-from lm_eval.api.model import LM, CacheHook
+from lm_eval.api.model import LM, CacheHook, TemplateLM
 from lm_eval.api.registry import register_model
 from lm_eval.api.task import Task
 from lm_eval.utils import hash_string
@@ -191,6 +191,11 @@ class AnyOrderLM(LM):
             if cache.setdefault("identity", None if len(cache) else identity) != identity:
                 raise ValueError("The cache (`--use_cache`) has results of another model or arguments. Use a new path.")
 
+    def chat_template(self, chat_template: bool | str = False) -> str | None:
+        """Use the template that `--apply_chat_template` names, and return it for the results of the harness."""
+        self.tokenizer.chat_template = TemplateLM.chat_template(self, chat_template)
+        return self.tokenizer.chat_template
+
     def apply_chat_template(self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True) -> str:
         """Return the text of a chat. If `add_generation_prompt` is False, its last message can be continued."""
         options = {"add_generation_prompt": add_generation_prompt, "continue_final_message": not add_generation_prompt}
@@ -211,10 +216,7 @@ class AnyOrderLM(LM):
         return parts
 
     def _make_query(self, context: str, completion: str) -> Gap:
-        """Return a query that scores `completion` at the mask in `context` or, if there is none, after `context`.
-
-        The outer ends of long contexts are cut.
-        """
+        """Return a query of `completion` at the mask in `context`, or after it. Cut outer ends of long contexts."""
         before, *rest = self._split_at_mask(context)
         if rest:
             # The harness puts a space, its `target_delimiter`, before each choice. The space belongs to the text only
@@ -269,9 +271,7 @@ class AnyOrderLM(LM):
             attention_mask=is_token.long(),
             generator=generator,
         )
-        is_greedy = [False] * len(queries)
-        if with_greedy:
-            is_greedy = self._is_greedy(ids, is_token, is_target, generator).tolist()
+        is_greedy = self._is_greedy(ids, is_token, is_target, generator).tolist() if with_greedy else [False] * len(ids)
         return list(zip(output.log_likelihood.tolist(), is_greedy, strict=True))
 
     @torch.no_grad()

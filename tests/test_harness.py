@@ -463,6 +463,17 @@ def test_chat_template(folder: str) -> None:
     chat = [{"role": "user", "content": "b"}]
     assert lm.apply_chat_template(chat) == "ub.a"
     assert lm.apply_chat_template([*chat, {"role": "assistant", "content": "c"}], False) == "ub.ac"
+    assert lm.chat_template(True) == lm.tokenizer.chat_template  # the results of the harness contain it
+
+
+def test_named_chat_template(folder: str) -> None:
+    """The harness passes the name that `--apply_chat_template` has."""
+    lm = AnyOrderLM(folder)
+    lm.tokenizer.chat_template = {"default": "a", "rag": "{{ messages[0].content }}c"}
+    with pytest.raises(ValueError, match="'rga' is not available"):
+        lm.chat_template("rga")
+    assert lm.chat_template("rag") == "{{ messages[0].content }}c"
+    assert lm.apply_chat_template([{"role": "user", "content": "b"}]) == "bc"
 
 
 def run_tasks(folder: str, data: Path, output: Path, use_cache: str | None = None, **model_args: Any) -> None:

@@ -681,11 +681,18 @@ def test_killed_run_with_lora_ends_like_an_uninterrupted_one(
     assert all(torch.equal(*pair) for pair in zip(*map(dict.values, adapters), strict=True))
 
 
+@pytest.mark.parametrize("target_injection", ["none", "adaln"])
 @pytest.mark.parametrize(("quantization", "library"), [("int8", "torchao"), ("nf4", "bitsandbytes")])
 def test_quantized_weights_have_gradients_and_runs_resume(
-    model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quantization: str, library: str
+    tokenizer: PreTrainedTokenizerBase,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    quantization: str,
+    library: str,
+    target_injection: str,
 ) -> None:
     bitsandbytes = pytest.importorskip(library)
+    model_folder = save_model_folder(tmp_path / "base", tokenizer, target_injection=target_injection)
     training = TrainingArguments(init_from=str(model_folder), lora_rank=2, quantization=quantization)
     model = create_model(read_config(model_folder), training, SimpleNamespace(distributed_type="NO", device="cpu"))
     reference = load_model(model_folder)

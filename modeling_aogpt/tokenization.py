@@ -27,7 +27,7 @@ def load_tokenizer(name_or_path: str | Path) -> PreTrainedTokenizerBase:
     """Load a tokenizer from a Hub repository or folder, and give it a mask token (see [`add_mask_token`]).
 
     A tokenizer without a padding token gets its end-of-text token as padding token. Raise a `ValueError` if no
-    tokenizer can be loaded, or if the tokenizer has no end-of-text token.
+    tokenizer can be loaded, or if the tokenizer is random (BPE dropout) or has no end-of-text token.
     """
     is_folder = os.path.isdir(name_or_path)
     if is_folder and not any(name.startswith(("tokenizer", "vocab")) for name in os.listdir(name_or_path)):
@@ -36,6 +36,8 @@ def load_tokenizer(name_or_path: str | Path) -> PreTrainedTokenizerBase:
         tokenizer = AutoTokenizer.from_pretrained(name_or_path, trust_remote_code=False)
     except Exception as error:  # a damaged file can raise errors of any kind
         raise ValueError(f"The tokenizer {name_or_path!r} cannot be loaded from a folder or Hub: {error}") from error
+    if tokenizer.is_fast and getattr(tokenizer.backend_tokenizer.model, "dropout", None):
+        raise ValueError(f"The tokenizer {name_or_path!r} is random. Set `dropout` to null in its tokenizer.json.")
     # The class that tokenizer_config.json names can change the settings in tokenizer.json, and so drop all spaces.
     quiet = dict.fromkeys(("_raise_exceptions_for_missing_entries", "_raise_exceptions_for_connection_errors"), False)
     file = cached_file(name_or_path, "tokenizer.json", **quiet) if tokenizer.is_fast else None
@@ -106,8 +108,7 @@ def add_mask_token(tokenizer: PreTrainedTokenizerBase) -> PreTrainedTokenizerBas
         reason = "the ids of its other tokens have gaps. Number the tokens from 0 without gaps."
         if MASK.content in vocabulary:
             reason = "it is already a token. Rename that token, or remove it from the vocabulary."
-        has_id = f"{MASK.content} has the id {tokenizer.mask_token_id} instead of {last + 1}"
-        raise ValueError(f"In this tokenizer, {has_id}, because {reason}")
+        raise ValueError(f"{MASK.content} has the id {tokenizer.mask_token_id} instead of {last + 1}, because {reason}")
     return include_space_in_mask(tokenizer) if words_include_space(tokenizer) else tokenizer
 
 
@@ -163,9 +164,8 @@ def _with_state(tokenizer: PreTrainedTokenizerBase, state: dict[str, Any]) -> Pr
 def keep_space_before_masks(tokenizer: PreTrainedTokenizerBase) -> PreTrainedTokenizerBase:
     """Return a copy of a tokenizer, for texts in which the name of the mask token is text (`split_special_tokens`)."""
     state = json.loads(tokenizer.backend_tokenizer.to_str())
-    normalizer = state["normalizer"] or {}
-    if steps := normalizer.get("normalizers"):
-        normalizer["normalizers"] = [step for step in steps if step.get("content") != tokenizer.mask_token]
+    if steps := (state["normalizer"] or {}).get("normalizers"):
+        state["normalizer"]["normalizers"] = [step for step in steps if step.get("content") != tokenizer.mask_token]
     return _with_state(tokenizer, state)
 
 

@@ -127,6 +127,11 @@ def test_tokenizers_that_cannot_be_used_are_errors(tmp_path: Path) -> None:
     word_tokenizer(unk_token="a").save_pretrained(tmp_path)
     with pytest.raises(ValueError, match=r"has no end-of-text token\. Set its"):
         load_tokenizer(str(tmp_path))
+    tokenizer = byte_level()
+    tokenizer.backend_tokenizer.model.dropout = 0.1  # a text would have other tokens, and another score, in each call
+    tokenizer.save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match=r"is random\. Set `dropout` to null"):
+        load_tokenizer(str(tmp_path))
     with pytest.raises(ValueError, match=r"<\|mask\|> has the id 1 instead of"):
         add_mask_token(word_tokenizer(eos_token="</s>", unk_token=MASK.content))
     gaps = Tokenizer(models.WordLevel({"a": 0, "b": 9}, unk_token="a"))

@@ -666,6 +666,20 @@ def test_an_adapter_learns_to_end_gaps(
     assert output.log_probs.exp().item() > 0.5
 
 
+def test_an_adapter_of_the_embeddings_contains_only_trained_weights(
+    model_folder: Path, tmp_path: Path, datasets_cache: None
+) -> None:
+    config = write_recipe(tmp_path, model_folder, ROWS)
+    train(config, tmp_path / "run", *LORA, "--lora_targets=embed_tokens")
+    adapter = tmp_path / "run" / "model"
+    names = {name.rpartition(".")[2] for name in load_file(adapter / "adapter_model.safetensors")}
+    assert names == {"lora_embedding_A", "lora_embedding_B"}
+    merged, ids = load_merged(adapter), torch.arange(280)[:, None]
+    torch.testing.assert_close(merged(ids).logits, load_model(adapter)(ids).logits)
+    weights = [model.model.embed_tokens.weight for model in (merged, load_model(model_folder))]
+    assert not torch.allclose(*weights, atol=1e-2)
+
+
 def test_killed_run_with_lora_ends_like_an_uninterrupted_one(
     model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

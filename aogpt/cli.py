@@ -71,6 +71,8 @@ def read_text(text: str) -> str:
     if text == "-":  # always UTF-8, as files are, whatever the locale
         text = sys.stdin.buffer.read().decode(errors="surrogateescape").removeprefix("\ufeff")
         text = text.removesuffix("\n").removesuffix("\r")
+    elif os.path.isfile(text):
+        print(f"warning: The text is the name {text!r}. To read this file, pass `- < {text}`.", file=sys.stderr)
     if any("\ud800" <= character <= "\udfff" for character in text):  # a byte that Python could not decode
         raise ValueError("The text is not valid UTF-8. Convert it first, for instance with `iconv`.")
     return text
@@ -135,8 +137,6 @@ def run_infill(options: argparse.Namespace) -> None:
 def run_score(options: argparse.Namespace) -> None:
     """Compute the log-likelihood of a text."""
     model, tokenizer = load(options)
-    if options.num_orders is not None and not hasattr(model, "infill"):
-        raise ValueError("`num_orders` has no effect for an encoder. Remove it.")
     orders = {} if options.num_orders is None else {"orders": "random", "num_orders": options.num_orders}
     text = read_text(options.text)
     start = getattr(model.config, "start_token_id", None)

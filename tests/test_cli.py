@@ -116,6 +116,31 @@ def test_special_tokens_count_as_one_byte(
             assert output["bits_per_byte"] * num_bytes * math.log(2) == pytest.approx(-output["log_likelihood"])
 
 
+def test_encoders_are_scored_in_orders(
+    tiny_tokenizer: PreTrainedTokenizerFast, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    sizes = {name: value for name, value in SIZES.items() if name != "initializer_range"}
+    model = MDMEncoderForMaskedLM(MDMEncoderConfig(vocab_size=17, **sizes)).eval()
+    model.save_pretrained(tmp_path)
+    tiny_tokenizer.save_pretrained(tmp_path)
+    generator = torch.Generator().manual_seed(1)
+    expected = model.log_likelihood(torch.tensor([[0, 1, 2]]), num_orders=4, generator=generator).log_likelihood.item()
+    output = run(capsys, "score", str(tmp_path), "abc", "--num_orders", "4", "--seed", "1", "--json")
+    assert json.loads(output)["log_likelihood"] == pytest.approx(expected)
+
+
+def test_the_name_of_a_file_is_a_text_with_a_warning(
+    folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    (tmp_path / "abc").touch()
+    for directory, is_warned in ((tmp_path.parent, False), (tmp_path, True)):
+        monkeypatch.chdir(directory)
+        main(["score", folder, "abc"])
+        captured = capsys.readouterr()
+        assert ("`- < abc`" in captured.err) == is_warned
+        assert "3 tokens" in captured.out
+
+
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
@@ -127,7 +152,6 @@ def test_special_tokens_count_as_one_byte(
         (("infill", "{encoder}", "a<mask>c"), "encoder"),
         (("score", "{folder}", ""), "empty"),
         (("score", "{folder}", "caf\udce9"), "UTF-8"),  # a byte of Latin-1
-        (("score", "{encoder}", "abc", "--num_orders", "4"), "num_orders"),
         (("convert", "{nowhere}", "{nowhere}"), "training/conversion"),
         (("generate", "{folder}", "--temperature", "hot"), "temperature.*hot"),
         (("generate", "{folder}", "--do_sample", "1"), "do_sample"),

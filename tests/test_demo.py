@@ -54,6 +54,19 @@ def test_masks_are_filled_in_one_after_another(
     assert all(token.log_probability is None for tokens in shown[:-1] for token in tokens)
 
 
+@pytest.mark.parametrize(("ending", "is_allowed"), [("end", False), ("continue", True)])
+def test_a_gap_of_a_model_that_ends_gaps_contains_no_end(
+    ending: str, is_allowed: bool, tiny_model: AOGPTForAnyOrderLM, tiny_tokenizer: PreTrainedTokenizerFast
+) -> None:
+    tiny_model.config.max_gap_length = 3
+    with torch.no_grad():
+        tiny_model.lm_head.bias[tiny_tokenizer.eos_token_id] += 100
+    filled = [
+        token.text for token in collect_steps(tiny_model, tiny_tokenizer, ending=ending)[-1] if token.step is not None
+    ]
+    assert ("<eos>" in filled) == is_allowed
+
+
 @pytest.mark.parametrize(
     ("written", "expected"),
     [

@@ -455,7 +455,8 @@ class Server:
                 pass
             usage = count_tokens(job, [sample])
             answer |= {"content": sample.text, "tokens_predicted": usage["completion_tokens"]}
-            answer |= {"tokens_evaluated": usage["prompt_tokens"], "truncated": len(ids) < len(whole)}
+            is_cut = len(ids) < len(whole) or max(len(prefix), len(suffix)) > limit
+            answer |= {"tokens_evaluated": usage["prompt_tokens"], "truncated": is_cut}
         num_new, ms = answer["tokens_predicted"], (time.perf_counter() - started) * 1000
         times = {"prompt_ms": 0.0, "prompt_per_token_ms": 0.0, "prompt_per_second": 0.0, "predicted_ms": ms}
         times |= {"predicted_per_token_ms": ms / max(num_new, 1), "predicted_per_second": num_new / ms * 1000}

@@ -427,12 +427,19 @@ def test_a_space_before_the_gap_is_not_repeated(
     assert call("/infill", {"input_prefix": prompt, "input_suffix": " sat", "lengths": [1]})["content"] == "cat"
 
 
-def test_long_texts_of_editors_are_cut(call: Callable, model: AOGPTForAnyOrderLM) -> None:
+def test_long_texts_of_editors_are_cut(
+    call: Callable, model: AOGPTForAnyOrderLM, monkeypatch: pytest.MonkeyPatch
+) -> None:
     body = {"input_prefix": "I saw a cat\n" * 99, "input_suffix": "sat\n" * 99}
     answer = call("/infill", body)
     assert answer["truncated"]
     assert answer["tokens_evaluated"] == model.config.max_position_embeddings - 8
     assert call("/infill", body | {"input_suffix": ""})["content"]
+    monkeypatch.setattr("aogpt.serve.CHARACTERS_PER_TOKEN", 1)  # 64 characters
+    long, short = {"input_prefix": " the" * 20}, {"input_suffix": " cat"}
+    assert call("/infill", long | short)["truncated"]
+    assert call("/infill", {"input_prefix": " cat", "input_suffix": " the" * 20})["truncated"]
+    assert not call("/infill", {"input_prefix": " the" * 16} | short)["truncated"]
     empty = {"content": "", "tokens_predicted": 0}
     assert (
         call("/infill", {"input_extra": [{"text": "a"}], "n_predict": 0, "input_prefix": "a"}).items() >= empty.items()

@@ -7,7 +7,7 @@ is a row of a dataset. Until it is encoded, it is one string of JSON, which is s
 
 import json
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from functools import lru_cache, partial
 from itertools import chain, groupby, pairwise
 from typing import Any
@@ -40,10 +40,9 @@ class ExampleError(ValueError):
     """Error in an example. The arguments are the example as JSON, and a sentence about the problem."""
 
 
-def find_example_columns(features: Iterable[str], text_column: str) -> tuple[str, ...] | None:
+def find_example_columns(features: Collection[str], text_column: str) -> tuple[str, ...] | None:
     """Return the columns of the examples in a dataset, or None if it has documents instead."""
-    features = set(features)
-    kind = None if text_column in features else next((kind for kind in KINDS if features.issuperset(kind)), None)
+    kind = None if text_column in features else next((kind for kind in KINDS if set(kind).issubset(features)), None)
     return (*kind, "tools") if kind in KINDS[:2] and "tools" in features else kind
 
 
@@ -152,8 +151,9 @@ def encode_example(example: str, tokenizer: PreTrainedTokenizerBase, start_token
     except Exception as error:  # chat templates raise errors of their own
         raise ExampleError(example, str(error)) from error
     texts = [one["content"] for value in values.values() if isinstance(value, list) for one in value] or values.values()
-    if any(text not in decoded and text.strip() in decoded for text in texts):
-        logger.warning_once("The chat template or tokenizer drops whitespace around texts. Change it if this matters.")
+    lost = [text for text in texts if text not in decoded]  # some tokenizers change only spaces inside texts
+    if any(text.strip() in decoded or "".join(text.split()) not in "".join(decoded.split()) for text in lost):
+        logger.warning_once("Texts lose parts (say, thoughts or outer spaces). Change the chat template or tokenizer.")
     if ids[0] == start_token_id and not is_answer[0]:
         ids, is_answer = ids[1:], is_answer[1:]
     labels = [token if answer else -100 for token, answer in zip(ids, is_answer, strict=True)]

@@ -263,7 +263,36 @@ def test_lost_whitespace_around_texts_gives_a_warning(rstrip: bool, monkeypatch:
     assert not warnings
     tokenizer.chat_template = PLAIN.replace("m.content", "(m.content | trim)")
     encode(tokenizer, messages=[CHAT[0], code])
-    assert "drops whitespace around texts" in warnings[0]
+    assert "outer spaces" in warnings[0]
+
+
+def test_thoughts_that_a_template_drops_give_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Templates like DeepSeek-R1's drop the thoughts of all answers, and those like Qwen3's of earlier ones."""
+    warnings: list[str] = []
+    monkeypatch.setattr("common.examples.logger.warning_once", warnings.append)
+    tokenizer = KINDS["byte-level"]()
+    answers = [{"role": "assistant", "content": f"<think>{thought}</think>cat"} for thought in ("a", "the")]
+    for is_dropped, lengths in (("true", (2, 4)), ("not loop.last", (4,)), ("false", ())):
+        drop = "{% if IS %}{{ m.content.split('</think>')[-1] }}{% else %}{{ m.content }}{% endif %}"
+        for marked in (PLAIN, re.sub(r"\{% (end)?generation %\}", "", PLAIN)):
+            tokenizer.chat_template = marked.replace("{{ m.content }}", drop.replace("IS", is_dropped), 1)
+            for length in (2, 4):
+                chat = [CHAT[0], answers[0], CHAT[2], answers[1]][:length]
+                for values in ({"messages": chat}, {"prompt": chat[:-1], "completion": chat[-1:]}):
+                    encode(tokenizer, **values)
+                    assert len(warnings) == (length in lengths)
+                    assert all("thoughts" in warning for warning in warnings)
+                    warnings.clear()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_tokenizers_of_all_kinds_keep_texts(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    warnings: list[str] = []
+    monkeypatch.setattr("common.examples.logger.warning_once", warnings.append)
+    tokenizer = KINDS[kind]()
+    encode(tokenizer, prompt="I saw a", completion=" cat (the un)")
+    encode(tokenizer, prefix="I saw", middle=" the", suffix=" cat.")
+    assert not warnings
 
 
 def test_tools_are_shown_without_the_nulls_of_parquet() -> None:

@@ -79,3 +79,12 @@ def test_bad_input(perplexity: evaluate.Metric, folder: str, judge: str) -> None
         perplexity.compute(predictions=["a", "a" * 12], model_id=folder)
     with pytest.raises(ValueError, match="is not an any-order model"):
         perplexity.compute(predictions=["a"], model_id=judge)
+
+
+def test_a_warning_of_characters_that_the_tokenizer_lacks(
+    perplexity: evaluate.Metric, folder: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    perplexity.compute(predictions=["abc"], model_id=folder)
+    assert "lacks characters" not in caplog.text
+    perplexity.compute(predictions=["abc", "ayc"], model_id=folder)
+    assert "lacks characters (<unk>)" in caplog.text

@@ -36,9 +36,7 @@ class AnyOrderPerplexity(evaluate.Metric):
 
     def _info(self) -> evaluate.MetricInfo:
         features = datasets.Features({"predictions": datasets.Value("string")})
-        return evaluate.MetricInfo(
-            description=_DESCRIPTION, citation="", inputs_description=_KWARGS_DESCRIPTION, features=features
-        )
+        return evaluate.MetricInfo(_DESCRIPTION, citation="", features=features, inputs_description=_KWARGS_DESCRIPTION)
 
     def _compute(
         self,
@@ -59,6 +57,9 @@ class AnyOrderPerplexity(evaluate.Metric):
         if tokenizer.mask_token and any(tokenizer.mask_token in text for text in predictions):
             raise ValueError(f"A text contains the mask {tokenizer.mask_token}, which has no likelihood. Replace it.")
         encoded = tokenizer(list(predictions), add_special_tokens=False, split_special_tokens=True)["input_ids"]
+        if (unknown := tokenizer.unk_token_id) != tokenizer.eos_token_id and any(unknown in ids for ids in encoded):
+            message = f"The tokenizer lacks characters ({tokenizer.unk_token}). Perplexities of such texts are too low."
+            evaluate.logging.get_logger(__name__).warning(message)
         encoded = [[*ids, tokenizer.eos_token_id] for ids in encoded]
         begin = [model.config.start_token_id]  # scored only after another one
         sequences = [torch.tensor(begin * (ids[:1] == begin) + ids) for ids in encoded]

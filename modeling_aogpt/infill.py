@@ -511,8 +511,7 @@ def _decode(ids: list[int] | torch.LongTensor, tokenizer: PreTrainedTokenizerBas
 
 def _has_unknown(ids: list[int], tokenizer: PreTrainedTokenizerBase) -> bool:
     """Return whether ids contain an unknown token. End-of-text, GPT-2's unknown token, does not count."""
-    unknown = tokenizer.unk_token_id
-    return unknown is not None and unknown != tokenizer.eos_token_id and unknown in ids
+    return tokenizer.unk_token_id in set(ids) - {tokenizer.eos_token_id}
 
 
 def _encode_after(before: str, text: str, tokenizer: PreTrainedTokenizerBase) -> list[int]:
@@ -539,16 +538,17 @@ def _join(segments: list[list[int]], tokenizer: PreTrainedTokenizerBase) -> list
 
 
 def _check_decoding(ids: list[int], text: str, tokenizer: PreTrainedTokenizerBase) -> None:
-    """Raise a `ValueError` if a text has unknown characters. Warn if the tokenizer changes it (such as to lower case).
+    """Raise a `ValueError` if a text has unknown characters or another model's mask. Warn if the tokenizer changes it.
 
     Spaces are compared only if words include them. Other tokenizers decode to a text with other spaces.
     """
     if _has_unknown(ids, tokenizer):
         raise ValueError(f"The tokenizer has no tokens for some characters of {text!r}. Remove these characters.")
-    decoded = _decode(ids, tokenizer)
-    if words_include_space(tokenizer):
-        is_same = decoded.lstrip(" ") == text.replace(f" {tokenizer.mask_token}", tokenizer.mask_token).lstrip(" ")
-    else:
-        is_same = re.sub(r"[^\S\n]", "", decoded) == re.sub(r"[^\S\n]", "", text)
-    if not is_same:
+    mask, special = tokenizer.mask_token, tokenizer.added_tokens_decoder
+    for name in {special[id].content for id in special.keys() & set(ids)} - {mask}:
+        if name.strip("[<|>]").lower() in ("mask", "mdm_mask"):
+            raise ValueError(f"The mask of this model is {mask}, not {name}. Replace {name} in {text!r}.")
+    decoded, given = _decode(ids, tokenizer), text.replace(f" {mask}", mask)
+    ignored = r"\A +" if words_include_space(tokenizer) else r"[^\S\n]"
+    if re.sub(ignored, "", decoded) != re.sub(ignored, "", given):
         logger.warning_once(f"The tokenizer changes the text: {text!r} becomes {decoded!r}.")

@@ -29,8 +29,7 @@ def load_tokenizer(name_or_path: str | Path) -> PreTrainedTokenizerBase:
     A tokenizer without a padding token gets its end-of-text token as padding token. Raise a `ValueError` if no
     tokenizer can be loaded, or if the tokenizer is random (BPE dropout) or has no end-of-text token.
     """
-    is_folder = os.path.isdir(name_or_path)
-    if is_folder and not any(name.startswith(("tokenizer", "vocab")) for name in os.listdir(name_or_path)):
+    if os.path.isdir(name_or_path) and not re.search(r"^(tokenizer|vocab)", "\n".join(os.listdir(name_or_path)), re.M):
         raise ValueError(f"The folder {name_or_path} contains no tokenizer. Pass the tokenizer, or save it there.")
     try:
         tokenizer = AutoTokenizer.from_pretrained(name_or_path, trust_remote_code=False)
@@ -103,6 +102,8 @@ def add_mask_token(tokenizer: PreTrainedTokenizerBase) -> PreTrainedTokenizerBas
     if tokenizer.mask_token_id == last and not tokenizer.added_tokens_decoder[last].lstrip:
         return tokenizer
     if tokenizer.mask_token_id != last:
+        if tokenizer.mask_token:
+            logger.warning(f"The mask of the model is {MASK}, not {tokenizer.mask_token}. Write {MASK} in its inputs.")
         tokenizer.add_special_tokens({"mask_token": MASK})
     if tokenizer.mask_token_id != max(tokenizer.get_vocab().values()):
         reason = "the ids of its other tokens have gaps. Number the tokens from 0 without gaps."

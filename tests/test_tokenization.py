@@ -28,6 +28,20 @@ def test_a_loaded_tokenizer_gets_a_mask_after_all_other_ids(special: dict[str, s
     assert tokenizer.pad_token_id == tokenizer.eos_token_id == 0
 
 
+def test_the_mask_of_another_model_is_not_read_as_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    warnings: list[str] = []
+    monkeypatch.setattr("modeling_aogpt.tokenization.logger.warning", warnings.append)
+    word_tokenizer(eos_token="</s>", mask_token="[MASK]").save_pretrained(tmp_path)
+    load_tokenizer(tmp_path).save_pretrained(tmp_path)
+    assert warnings == ["The mask of the model is <|mask|>, not [MASK]. Write <|mask|> in its inputs."]
+    tokenizer = load_tokenizer(tmp_path)
+    assert len(warnings) == 1
+    model = AOGPTForAnyOrderLM(AOGPTConfig(vocab_size=tokenizer.mask_token_id, hidden_size=8, num_attention_heads=1))
+    assert model.encode_text("b <|mask|> c", tokenizer).tolist() == [[3, 5, 4]]
+    with pytest.raises(ValueError, match=r"mask of this model is <\|mask\|>, not \[MASK\]"):
+        model.encode_text("b [MASK] c", tokenizer)
+
+
 def test_spaces_are_kept_even_if_the_tokenizer_would_clean_them_up(tmp_path: Path) -> None:
     tokenizer = characters()
     tokenizer.clean_up_tokenization_spaces = True  # as in many published tokenizers

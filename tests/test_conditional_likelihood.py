@@ -227,7 +227,7 @@ def test_random_orders_of_the_context_can_be_averaged_for_a_given_order_of_the_t
         probabilities = [(probabilities[0] + other) / 2 for other in probabilities]
     exact = torch.stack(probabilities).log().mean().item()
     assert output.log_likelihood.item() == pytest.approx(exact, abs=5 * output.standard_error.item())
-    assert 0 < output.standard_error < 0.1
+    assert 0 < output.standard_error < 0.15
 
 
 def test_the_standard_error_is_that_of_independent_draws() -> None:

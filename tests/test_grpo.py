@@ -147,7 +147,7 @@ def test_reward_rises(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
 def test_reference_is_the_model_without_adapters(tmp_path: Path) -> None:
     log = train(write_config(tmp_path), tmp_path / "run", "--max_steps=8", "--lora_rank=2", "--learning_rate=0.1")
     assert log[0]["kl"] == pytest.approx(0, abs=1e-4)
-    assert log[-1]["kl"] > 0.01
+    assert abs(log[-1]["kl"]) > 0.01  # an estimate can be negative
 
 
 @pytest.mark.parametrize("num_processes", [1, 2])

@@ -56,7 +56,7 @@ def test_the_probabilities_of_all_fillings_add_up_to_1(model: AOGPTForAnyOrderLM
         seen[filling] += 1
     for filling, score in expected.items():
         mean = 400 * torch.tensor(score).exp().item()
-        assert abs(seen[filling] - mean) < 4 * max(mean, 1) ** 0.5
+        assert abs(seen[filling] - mean) < 5 * max(mean, 1) ** 0.5
     assert output.log_probs.diff().max() <= 0
     assert torch.equal(output.lengths, output.candidates[0])
 

@@ -194,7 +194,8 @@ def test_batches_with_other_numbers_of_masked_tokens_use_the_same_compiled_graph
     compiled = torch.compile(plain, backend=partial(record, graphs))
     for mask in MASKS:
         torch.testing.assert_close(compute(compiled, IDS, mask[None], 0.5), compute(plain, IDS, mask[None], 0.5))
-    assert len(graphs) <= 2  # for the first number of masked tokens, and for all numbers
+    # One is for the first number of masked tokens, and one for all numbers. PyTorch 2.7 makes another one.
+    assert len(graphs) <= (2 if modeling_aogpt.GATHERS_GRADIENTS else 3)
 
 
 def test_the_compiled_graph_of_a_decoder_contains_no_other_graphs(

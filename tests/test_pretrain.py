@@ -500,7 +500,7 @@ def test_the_loss_is_the_mean_over_the_labels_of_all_passes(config: Path, tmp_pa
     train(config, tmp_path / "three", "--orders=context_first", "--per_device_batch_size=4")
     expected, state = final_state(tmp_path / "one"), final_state(tmp_path / "three")
     for name, tensor in expected.items():
-        torch.testing.assert_close(state[name], tensor, rtol=1e-5, atol=1e-4, msg=name)
+        torch.testing.assert_close(state[name], tensor, rtol=1e-5, atol=2e-4, msg=name)
 
 
 def test_a_compiled_model_has_the_same_losses(

@@ -153,8 +153,7 @@ def test_echo_scores_prompts(
     config, texts = model.config, ["I saw é", "def cat", "I<|endoftext|>saw"]
     config.start_token_id = start_token_id
     url = f"{start()}/v1/completions"
-    if is_end:
-        model.lm_head.bias.data[config.eos_token_id] += 99
+    model.lm_head.bias.data[config.eos_token_id] += 99 if is_end else -99
     for text in texts if start_token_id is None else ([start_token_id, 5, 6, 7], [8, 9, 10]):
         ids = model.encode_text(text, tokenizer)[0] if isinstance(text, str) else torch.tensor(text)
         first = int(ids[0] == start_token_id)

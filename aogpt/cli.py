@@ -72,7 +72,7 @@ def read_text(text: str) -> str:
         text = sys.stdin.buffer.read().decode(errors="surrogateescape").removeprefix("\ufeff")
         text = text.removesuffix("\n").removesuffix("\r")
     elif os.path.isfile(text):
-        print(f"warning: The text is the name {text!r}. To read this file, pass `- < {text}`.", file=sys.stderr)
+        print(f"warning: The text {text!r} names a file. To read the file, pass `- < {text}`.", file=sys.stderr)
     if any("\ud800" <= character <= "\udfff" for character in text):  # a byte that Python could not decode
         raise ValueError("The text is not valid UTF-8. Convert it first, for instance with `iconv`.")
     return text
@@ -150,7 +150,7 @@ def run_score(options: argparse.Namespace) -> None:
     error = output.standard_error.item()
     result = {
         "log_likelihood": nats,
-        "standard_error": None if math.isnan(error) else error,  # one random order shows no variance
+        "standard_error": None if math.isnan(error) else error,  # NaN for a single random order
         "bits_per_byte": -nats / math.log(2) / num_bytes,
         "tokens": tokenizer.convert_ids_to_tokens(ids[0].tolist()),
         "token_log_likelihood": output.token_log_likelihood[0].tolist(),

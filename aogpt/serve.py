@@ -324,7 +324,7 @@ class Server:
         needed = fitting if has_gap else default if max_tokens is None else max_tokens
         if needed > room:
             fault = f"The text and {needed} more tokens exceed the limit of {limit} tokens."
-            raise ApiError(400, f"{fault} Shorten it, or request fewer tokens.", code="context_length_exceeded")
+            raise ApiError(400, f"{fault} Shorten the text, or request fewer tokens.", code="context_length_exceeded")
         if has_gap:
             arguments |= {"lengths": lengths, "padded_length": query.padded_length or self.padded_length}
         else:

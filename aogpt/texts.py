@@ -34,10 +34,11 @@ def lacks_space(before: list[int], text: str, tokenizer: PreTrainedTokenizerBase
 def decode_after(before: list[int], ids: list[int], tokenizer: PreTrainedTokenizerBase, has_space: bool = False) -> str:
     """Decode `before` and `ids` together, and return the text of `ids`. Alone, it could lose its leading space.
 
-    A leading space that belongs to the text before is left out: if `has_space` (see [`lacks_space`]), or if `before`
-    ends with a special token, such as `[/INST]`, after which the tokenizer adds a space.
+    Leave out a leading space that belongs to the text before. There is such a space if `has_space` (see
+    [`lacks_space`]), or if the tokenizer adds a space after a special token, such as `[/INST]`, at the end of `before`.
     """
-    before, decode = before[-NUM_TOKENS_BEFORE:], partial(tokenizer.batch_decode, skip_special_tokens=True)
+    before = before[-NUM_TOKENS_BEFORE:]
+    decode = partial(tokenizer.batch_decode, skip_special_tokens=True)
     whole, start, alone = decode([[*before, *ids], before, ids], clean_up_tokenization_spaces=False)
     text = whole[len(start) :] if whole.startswith(start) else alone
     if before and before[-1] in tokenizer.all_special_ids:

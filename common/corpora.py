@@ -94,7 +94,8 @@ def load_corpus(arguments: DataArguments) -> Corpus:
     """
     _check_options(arguments)
     rows, sources = _select(arguments)
-    train, validation = (_split_stream if arguments.streaming else _split)(rows, arguments)
+    split = _split_stream if arguments.streaming else _split
+    train, validation = split(rows, arguments)
     if next(iter(train), None) is None:
         raise no_text_error("train", arguments)
     return Corpus(train, validation, sources)

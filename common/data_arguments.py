@@ -32,15 +32,15 @@ class DataArguments(Options):
     validation_files: list[str] = option([], "Files to hold out. Built-in corpora and functions do not allow them.")
     validation_fraction: float = option(
         0.05,
-        "Fraction of the documents to hold out if there is neither a validation split nor validation_files, nor "
-        "streaming. The documents are selected by a hash.",
+        "Fraction of the documents to hold out, selected by a hash. It is not used with a validation split, "
+        "validation_files or streaming.",
         least=0,
         below=1,
     )
     text_column: str = option("text", "Column with the documents. In plain text files, it is always `text`.")
     sample_by: SampleBy = option("line", "Part of a plain text file that is one document; `document` is a whole file.")
     preprocessing_num_workers: int | None = option(
-        None, "Number of processes that tokenize, except with streaming; by default, one with several threads.", least=1
+        None, "Number of processes that tokenize without streaming; by default, one with several threads.", least=1
     )
     tokenizer: str | None = option(None, "Name or folder of a tokenizer; by default, one is trained on the corpus.")
     vocab_size: int = option(1024, "Vocabulary size of the tokenizer that is trained on the corpus.")

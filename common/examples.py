@@ -49,10 +49,11 @@ def find_example_columns(features: Collection[str], text_column: str) -> tuple[s
 def make_examples(dataset: Dataset, columns: tuple[str, ...]) -> Dataset:
     """Return a dataset of examples in the column `EXAMPLE`. Raise a `ValueError` if a column has dates."""
     for column in columns:
-        if re.search(r"Value\('(time|date)", kind := str(dataset.features[column])):  # JSON has no types of its own
+        kind = str(dataset.features[column])
+        if re.search(r"Value\('(time|date)", kind):  # JSON has no types of its own
             raise ValueError(f"`{column}` must hold text, but holds dates ({kind}). Save it as text, in Parquet.")
-        if "Value('float" in kind:  # of 2 and 2.5, both are floats
-            logger.warning(f"`{column}` has floats ({kind}). If some were integers in JSON, save it as a string.")
+        if "Value('float" in kind:  # 2.5 in one row makes 2 in another a float
+            logger.warning(f"`{column}` has floats ({kind}). If some were integers, save them inside a string of JSON.")
     return dataset.map(
         versioned(_to_json),
         batched=True,
@@ -133,7 +134,8 @@ def encode_example(example: str, tokenizer: PreTrainedTokenizerBase, start_token
     """Return a row (see `encode_examples`). Add end-of-text to an answer without it, but not to a gap."""
     values = json.loads(example)
     try:
-        tools = (json.loads(given) if isinstance(given := values.pop("tools", None), str) else given) or None
+        tools = values.pop("tools", None)
+        tools = (json.loads(tools) if isinstance(tools, str) else tools) or None
         if "middle" in values:
             ids, is_answer = _encode(_split_gap(values, tokenizer), tokenizer)
             if (tokenizer.eos_token_id, True) in zip(ids, is_answer, strict=True):
@@ -151,9 +153,9 @@ def encode_example(example: str, tokenizer: PreTrainedTokenizerBase, start_token
     except Exception as error:  # chat templates raise errors of their own
         raise ExampleError(example, str(error)) from error
     texts = [one["content"] for value in values.values() if isinstance(value, list) for one in value] or values.values()
-    lost = [text for text in texts if text not in decoded]  # some tokenizers change only spaces inside texts
+    lost = [text for text in texts if text not in decoded]  # spaces inside texts may differ
     if any(text.strip() in decoded or "".join(text.split()) not in "".join(decoded.split()) for text in lost):
-        logger.warning_once("Texts lose parts (say, thoughts or outer spaces). Change the chat template or tokenizer.")
+        logger.warning_once("Texts lose parts, such as thoughts or outer spaces. Change the template or tokenizer.")
     if ids[0] == start_token_id and not is_answer[0]:
         ids, is_answer = ids[1:], is_answer[1:]
     labels = [token if answer else -100 for token, answer in zip(ids, is_answer, strict=True)]
@@ -180,7 +182,7 @@ def _encode_chat(messages: list[dict[str, str]], tools: list | None, tokenizer: 
         if messages[-1]["role"] != "assistant":
             raise ValueError(f"The last message must be of the assistant, but is of {messages[-1]['role']!r}.")
         return _encode(_split_completion(messages[:-1], messages[-1:], tools, tokenizer), tokenizer)
-    # Before Transformers 5.24, `apply_chat_template` returns wrong masks if ends of an answer are not those of tokens.
+    # Before Transformers 5.24, the masks of `apply_chat_template` are wrong for some answers, such as a first token.
     (text,), (spans,) = render_jinja_template(
         [messages], tools, chat_template=template, return_assistant_tokens_mask=True, **tokenizer.special_tokens_map
     )
@@ -190,7 +192,7 @@ def _encode_chat(messages: list[dict[str, str]], tools: list | None, tokenizer: 
     ends = [len(prompt) for prompt in prompts if text.startswith(prompt)]
     if len(ends) < len(prompts) or (ends and not any(start <= end < stop for end in ends for start, stop in spans)):
         logger.warning_once("The chat template must start each answer with the text of `add_generation_prompt`.")
-    # In generation, the prompt ends where an answer begins, or in it (after `<think>`), so no token may be in both.
+    # In generation, the prompt ends where an answer begins, or inside it (after `<think>`). No token may cross this.
     cuts = sorted({0, len(text), *chain.from_iterable(spans), *ends})
     parts = [(text[cut:to], any(start <= cut < end for start, end in spans)) for cut, to in pairwise(cuts)]
     ids, is_answer = _encode(parts, tokenizer)

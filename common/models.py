@@ -45,7 +45,7 @@ def load_merged(name_or_path: str | Path, **options: Any) -> Model:
 def save_model(model: Model, tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
     """Write a model, its tokenizer and its code atomically to a folder that `AutoModel.from_pretrained` can load."""
     with atomic_folder(folder) as temporary:
-        model.save_pretrained(temporary, save_embedding_layers=False)  # of the base model of an adapter
+        model.save_pretrained(temporary, save_embedding_layers=False)  # adapters leave these to the base model
         if (temporary / ADAPTER).exists():  # PEFT does not save the generation settings
             model.generation_config.save_pretrained(temporary)
             (temporary / "README.md").unlink()  # an empty template with a local path

@@ -134,7 +134,7 @@ def fill(
     # By default, left-to-right text ends at end-of-text. Later positions would then stay masked on the page.
     settings |= {"stop_at_eos": False, "return_dict_in_generate": True}
     if getattr(model.config, "max_gap_length", None) and tokenizer.mask_token_id != ids[0, -1]:
-        settings["suppress_tokens"] = [tokenizer.eos_token_id]  # here, it ends a gap, whose length is already known
+        settings["suppress_tokens"] = [tokenizer.eos_token_id]  # it would end the gap, but the length is fixed
     output = model.generate(ids, generator=torch.Generator().manual_seed(seed), **settings)
     steps = output.unmasking_steps[0].tolist()
     filled = [

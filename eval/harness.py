@@ -55,7 +55,7 @@ from modeling_aogpt.validation import check_choice, check_integer, suggest
 
 BUILD_ALL_REQUESTS = Task.build_all_requests
 TOKENS_PER_CALL = 32  # generated at once; afterwards, texts that contain a stop string are complete
-# Settings of a whole text, which several calls cannot have.
+# Settings of a whole text. They need care if one text is generated in several calls.
 OF_WHOLE_TEXTS = ("min_new_tokens", "num_steps", "refine_rounds", "eos_token_id", "stop_at_eos")
 
 
@@ -192,7 +192,7 @@ class AnyOrderLM(LM):
                 raise ValueError("The cache (`--use_cache`) has results of another model or arguments. Use a new path.")
 
     def chat_template(self, chat_template: bool | str = False) -> str | None:
-        """Use the template that `--apply_chat_template` names, and return it for the results of the harness."""
+        """Use the template that `--apply_chat_template` names, and return it. The harness saves it."""
         self.tokenizer.chat_template = TemplateLM.chat_template(self, chat_template)
         return self.tokenizer.chat_template
 
@@ -216,7 +216,7 @@ class AnyOrderLM(LM):
         return parts
 
     def _make_query(self, context: str, completion: str) -> Gap:
-        """Return a query of `completion` at the mask in `context`, or after it. Cut outer ends of long contexts."""
+        """Return a query that scores `completion` at the mask in `context`, or at its end. Cut long contexts."""
         before, *rest = self._split_at_mask(context)
         if rest:
             # The harness puts a space, its `target_delimiter`, before each choice. The space belongs to the text only
@@ -364,13 +364,13 @@ class AnyOrderLM(LM):
             warnings.warn(text, stacklevel=1)
         given = [self._cut(ids, [], self.max_length - limit)[0] for ids, limit in zip(given, limits, strict=True)]
         own = {name: getattr(self.model.generation_config, name) for name in OF_WHOLE_TEXTS} | settings
-        ends, eos = set(find_special_ids(until, self.tokenizer)), own["eos_token_id"]
+        ends = set(find_special_ids(until, self.tokenizer))
         if own["stop_at_eos"] is not False:
+            eos = own["eos_token_id"]
             ends |= {self.tokenizer.eos_token_id, *(eos if isinstance(eos, list) else [eos])}
         texts, new = [""] * len(contexts), [[] for _ in contexts]
-        least, per_call = own["min_new_tokens"] or 0, TOKENS_PER_CALL
-        if own["num_steps"] or own["refine_rounds"]:
-            per_call = self.max_length
+        least = own["min_new_tokens"] or 0
+        per_call = self.max_length if own["num_steps"] or own["refine_rounds"] else TOKENS_PER_CALL
         while unfinished := [
             index
             for index, limit in enumerate(limits)

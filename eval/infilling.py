@@ -185,8 +185,8 @@ def gaps_of_file(folder: Path, options: InfillingArguments) -> list[Gap]:
             ) from error
         # A text that ends with a gap needs end-of-text, which shows how long the gap is.
         before, after = cut_around(ids[:start], ids[start + length :] or [tokenizer.eos_token_id], room)
-        names = {"task_id": row.get("task_id", number), "has_space": lacks_space(before, parts["prefix"], tokenizer)}
-        gaps.append(Gap([*before, *ids[start : start + length], *after], len(before), length, **names))
+        facts = {"task_id": row.get("task_id", number), "has_space": lacks_space(before, parts["prefix"], tokenizer)}
+        gaps.append(Gap([*before, *ids[start : start + length], *after], len(before), length, **facts))
     if not gaps:
         raise ValueError(f"{options.file} is empty. Use a file with rows.")
     return gaps
@@ -211,10 +211,12 @@ class Filler:
         eos = model.config.eos_token_id
         self.end_of_text = eos if isinstance(eos, list) else [eos]  # the first one is the padding, as in `infill`
         has_end = padded_length is not None or self.predicts_end
-        suppressed = model.generation_config.suppress_tokens or []  # not text; other settings have no effect
+        suppressed = model.generation_config.suppress_tokens or []  # no other setting of the model is used
         config = AnyOrderGenerationConfig(do_sample=False, suppress_tokens=suppressed or None)
         self.greedy = {"generation_config": config}
-        self.settings = {**self.greedy, "suppress_tokens": suppressed + self.end_of_text * has_end or None}
+        if has_end:
+            suppressed = suppressed + self.end_of_text
+        self.settings = {**self.greedy, "suppress_tokens": suppressed or None}
 
     @classmethod
     def of_model(cls, model: Model, name: str, max_length: int) -> "Filler":

@@ -32,7 +32,8 @@ class Journal:
     """
 
     def __init__(self, folder: Path | None = None) -> None:
-        self.state, self.folder = PartialState(), folder
+        self.state = PartialState()
+        self.folder = folder
         self.done: dict[str, dict[int, Any]] = defaultdict(dict)
         if folder is not None:
             texts = [path.read_text(encoding="utf-8") for path in sorted(folder.glob("*.jsonl"))]

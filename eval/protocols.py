@@ -62,7 +62,7 @@ LM1B = "hf://datasets/billion-word-benchmark/lm1b@refs%2Fconvert%2Fparquet"
 
 
 def _wikitext(size: int, split: str, num_train: int) -> EvaluationSet:
-    """Return WikiText-2 or WikiText-103, which have the same documents to hold out."""
+    """Return WikiText-2 or WikiText-103, which share their validation and test documents."""
     return EvaluationSet(
         f"WikiText{size}",
         split,

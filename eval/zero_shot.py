@@ -194,7 +194,7 @@ def zero_shot(
 def _choose_precisions(scorer: ModelScorer, arguments: ScoringArguments) -> dict[str, str]:
     """Return the measures to compute, each with its mixed precision.
 
-    Raise a `ValueError` if the model has no such measure, or if an option is set that no measure uses.
+    Raise a `ValueError` if the model does not support a measure, or if no measure uses an option that is set.
     """
     for measure in arguments.measures:
         check_choice("measures", measure, scorer.measures, f" for a model of type {scorer.model.config.model_type}")
@@ -217,7 +217,8 @@ def _load_tokenizer(model_name: str, scorer: ModelScorer, arguments: ScoringArgu
     """Load the tokenizer. Raise a `ValueError` if its number of ids shows that it does not belong to the model."""
     name, config = arguments.tokenizer or model_name, scorer.model.config
     tokenizer = load_tokenizer(name)
-    num_ids, expected = tokenizer.mask_token_id, getattr(config, "num_valid_tokens", None)
+    num_ids = tokenizer.mask_token_id  # all lower ids stand for text
+    expected = getattr(config, "num_valid_tokens", None)
     vocab_size = config.get_text_config().vocab_size  # causal models may have more ids than the tokenizer
     if (num_ids > vocab_size) if expected is None else (num_ids != expected):
         raise ValueError(

@@ -411,7 +411,7 @@ class AnyOrderGenerationConfig(GenerationConfig):
     def _check_effects(self, arguments: dict[str, Any]) -> None:
         """Raise a `ValueError` for an argument of a call that has no effect without another argument.
 
-        As in Transformers, settings of draws without draws only give a warning.
+        As in Transformers, sampling settings with `do_sample=False` only give a warning.
         """
         has_steps, is_speculative = self.num_steps is not None, self.strategy == "speculative"
         for name, has_effect, needed in (
@@ -428,8 +428,8 @@ class AnyOrderGenerationConfig(GenerationConfig):
             value = arguments.get(name)
             if not has_effect and value is not None and value is not False:  # 0 is a value, too
                 raise ValueError(f"`{name}` has no effect without {needed}. Set {needed}, or remove `{name}`.")
-        for name in () if self.do_sample else ("temperature", "top_k", "top_p", "min_p"):
-            if arguments.get(name) not in (None, 0, FIELDS[name]):
+        for name in ("temperature", "top_k", "top_p", "min_p"):
+            if not self.do_sample and arguments.get(name) not in (None, 0, FIELDS[name]):
                 logger.warning_once(f"`{name}` has no effect with `do_sample=False`. Remove one of them.")
 
 

@@ -153,7 +153,7 @@ class AnyOrderLikelihoodMixin:
                 By default, the ensemble is computed at all ranks.
             attention_mask (`torch.Tensor` of shape `(batch, n)`, *optional*): 0 at padding. Padding may be anywhere.
             generator (`torch.Generator`, *optional*): Source of randomness.
-            rows_per_pass (`int`): Largest number of rows in a pass, or one sequence if it has more. This limits memory.
+            rows_per_pass (`int`): Largest number of rows in a pass, unless one sequence has more. It limits memory.
 
         Returns:
             [`LogLikelihoodOutput`], without gradients (`forward` gives gradients). The standard error includes the

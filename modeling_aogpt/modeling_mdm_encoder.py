@@ -368,7 +368,7 @@ class MDMEncoderForMaskedLM(MDMEncoderPreTrainedModel, AOGPTWithHead, AnyOrderGe
                 are masked (Eq. 2).
             attention_mask (`torch.Tensor` of shape `(batch, n)`, *optional*): 0 at padding. Padding may be anywhere.
             generator (`torch.Generator`, *optional*): Source of randomness.
-            rows_per_pass (`int`): Largest number of rows in a pass, or one sequence if it has more. This limits memory.
+            rows_per_pass (`int`): Largest number of rows in a pass, unless one sequence has more. It limits memory.
 
         Returns:
             [`LogLikelihoodOutput`], without gradients. `importance_weighted` is None unless orders are used.

@@ -29,7 +29,8 @@ def load_tokenizer(name_or_path: str | Path) -> PreTrainedTokenizerBase:
     A tokenizer without a padding token gets its end-of-text token as padding token. Raise a `ValueError` if no
     tokenizer can be loaded, or if the tokenizer is random (BPE dropout) or has no end-of-text token.
     """
-    if os.path.isdir(name_or_path) and not re.search(r"^(tokenizer|vocab)", "\n".join(os.listdir(name_or_path)), re.M):
+    is_folder = os.path.isdir(name_or_path)
+    if is_folder and not any(name.startswith(("tokenizer", "vocab")) for name in os.listdir(name_or_path)):
         raise ValueError(f"The folder {name_or_path} contains no tokenizer. Pass the tokenizer, or save it there.")
     try:
         tokenizer = AutoTokenizer.from_pretrained(name_or_path, trust_remote_code=False)
@@ -136,8 +137,8 @@ def include_space_in_mask(tokenizer: PreTrainedTokenizerBase) -> PreTrainedToken
         surplus = {"Regex": rf"\A (?= |{re.escape(mask)})"}  # an insertion of width 0 makes byte-level encoding panic
         steps += [{"type": "Prepend", "prepend": " "}, {"type": "Replace", "pattern": surplus, "content": ""}]
     # The library keeps old options of a token that is added again, so the options are changed here.
-    options, tokens = {"lstrip": False, "rstrip": False, "normalized": True}, state["added_tokens"]
-    tokens = [token | options if token["content"] == mask else token for token in tokens]
+    options = {"lstrip": False, "rstrip": False, "normalized": True}
+    tokens = [token | options if token["content"] == mask else token for token in state["added_tokens"]]
     if len(steps) > num_steps:  # a new step would also change the names of normalized tokens
         names = [token["content"] for token in tokens if token["normalized"] and token["content"] != mask]
         if names and any(step["type"] not in ("Prepend", "Replace") for step in steps):
@@ -156,7 +157,7 @@ def without_special_tokens(tokenizer: PreTrainedTokenizerBase) -> PreTrainedToke
 
 
 def _with_state(tokenizer: PreTrainedTokenizerBase, state: dict[str, Any]) -> PreTrainedTokenizerFast:
-    """Return a tokenizer with the state of a tokenizer.json. Classes of particular models do not save normalizers."""
+    """Return a tokenizer of the generic class, which saves any normalizer. `state` is a parsed tokenizer.json."""
     settings = tokenizer.special_tokens_map | {name: getattr(tokenizer, name) for name in SETTINGS}
     backend = type(tokenizer.backend_tokenizer).from_str(json.dumps(state))
     return PreTrainedTokenizerFast(tokenizer_object=backend, **settings)

@@ -52,7 +52,7 @@ def check_arguments(model: Architecture, data: DataArguments, training: Training
         raise ValueError("`max_gap_length` cannot be combined with `context_marks`. Remove one of them.")
     has_gaps = training.left_to_right_fraction != 1 or training.final_left_to_right_fraction not in (None, 1)
     if training.max_gap_length is not None and not has_gaps:
-        raise ValueError("`left_to_right_fraction` must be below 1 with `max_gap_length`, which needs gaps.")
+        raise ValueError("`left_to_right_fraction` must be below 1 with `max_gap_length`. Otherwise, no text has gaps.")
     if data.context_marks is not None and model["architecture"] == "encoder":
         raise ValueError("`context_marks` needs a decoder. Remove it, or set `architecture=decoder`.")
     longest = read_config(training.init_from).max_gap_length if training.lora_rank else training.max_gap_length

@@ -103,7 +103,7 @@ def load_prompts(arguments: DataArguments, start_token_id: int | None = None) ->
     facts = {"corpus": arguments.name, "tokenizer": arguments.tokenizer, "packing": "prompts"}
     facts["sources"] = corpus.sources
     for name, feature in corpus.train.rows.features.items():
-        if any(kind in str(feature) for kind in ("timestamp", "Json", "Value('float")):  # of 2 and 2.5, both are floats
+        if any(kind in str(feature) for kind in ("timestamp", "Json", "Value('float")):  # 2.5 makes 2 a float
             logger.warning("`reward` gets %r as %s. If it was text or an integer in JSON, use CSV.", name, feature)
     for name, split in (("train", corpus.train), ("validation", corpus.validation)):
         texts = split.rows[split.column][:]

@@ -59,7 +59,7 @@ def quantization_options(training: TrainingArguments, dtype: torch.dtype) -> dic
             f"`quantization={training.quantization}` needs {library}, which is not installed. Run `pip install "
             f"{library}`, or remove `quantization`."
         )
-    others = ["lm_head", ".*modulation"]  # regular expressions
+    others = ["lm_head", ".*modulation"]  # regular expressions of modules that keep their dtype
     if library == "torchao":
         from torchao.quantization import Int8WeightOnlyConfig
 

@@ -109,7 +109,7 @@ class StreamedSamples:
     def __init__(self, stream: Stream, seed: int, position: dict[str, int] | None = None) -> None:
         self.stream, self.seed, self._position = stream, seed, Position(**position or {})
         self._unread: Iterator[tuple[np.ndarray, Position]] | None = None  # created on first use, inside a worker
-        self._read: list[tuple[np.ndarray, Position]] = []  # from `_position` on, also of the next window
+        self._read: list[tuple[np.ndarray, Position]] = []  # this window and the start of the next
 
     def __getitems__(self, samples: list[int]) -> list[dict[str, Any]]:
         rows = rows_of_samples(samples, self.stream.window_size, self.seed)

@@ -194,9 +194,9 @@ def make_contenders(
 ) -> dict[str, Contender]:
     """Return contenders, by name, with the device and dtype of a decoder.
 
-    `names` are names in `CONTENDERS`, folders or Hub names of causal language models, and functions `module:function`
-    of a user. Such a function is called with the configuration, the device and the dtype of `decoder`, and must return
-    a function of the type `Generate`. The encoders and `llama` have random weights. With `compiles`, encoders and
+    `names` are names in `CONTENDERS`, folders or Hub names of causal language models, and a user's own functions as
+    `module:function`. Such a function gets the configuration, the device and the dtype of `decoder`, and must return a
+    function of the type `Generate`. The encoders and `llama` have random weights. With `compiles`, encoders and
     causal language models are compiled. (The caller compiles the decoder.)
     """
     contenders = {}

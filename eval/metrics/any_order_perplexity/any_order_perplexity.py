@@ -58,8 +58,8 @@ class AnyOrderPerplexity(evaluate.Metric):
             raise ValueError(f"A text contains the mask {tokenizer.mask_token}, which has no likelihood. Replace it.")
         encoded = tokenizer(list(predictions), add_special_tokens=False, split_special_tokens=True)["input_ids"]
         if (unknown := tokenizer.unk_token_id) != tokenizer.eos_token_id and any(unknown in ids for ids in encoded):
-            message = f"The tokenizer lacks characters ({tokenizer.unk_token}). Perplexities of such texts are too low."
-            evaluate.logging.get_logger(__name__).warning(message)
+            text = f"The tokenizer lacks characters ({tokenizer.unk_token}) of some texts. Their perplexity is too low."
+            evaluate.logging.get_logger(__name__).warning(text)
         encoded = [[*ids, tokenizer.eos_token_id] for ids in encoded]
         begin = [model.config.start_token_id]  # scored only after another one
         sequences = [torch.tensor(begin * (ids[:1] == begin) + ids) for ids in encoded]

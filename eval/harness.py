@@ -216,7 +216,7 @@ class AnyOrderLM(LM):
         return parts
 
     def _make_query(self, context: str, completion: str) -> Gap:
-        """Return a query that scores `completion` at the mask in `context`, or at its end. Cut long contexts."""
+        """Return a query of `completion` at the mask in `context`, or at its end. Cut outer ends of long contexts."""
         before, *rest = self._split_at_mask(context)
         if rest:
             # The harness puts a space, its `target_delimiter`, before each choice. The space belongs to the text only

@@ -27,7 +27,13 @@ from common.tokenizers import train_tokenizer, vocabulary_arguments
 from eval.infilling import Filler
 from eval.zero_shot import ScoringArguments, zero_shot
 from model_cards.publish import PublishArguments, stage
-from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM, DataCollatorForAnyOrderLM
+from modeling_aogpt import (
+    AOGPTConfig,
+    AOGPTForAnyOrderLM,
+    DataCollatorForAnyOrderLM,
+    MDMEncoderConfig,
+    MDMEncoderForMaskedLM,
+)
 from modeling_aogpt.infill import encode_between_masks
 from modeling_aogpt.loading import find_base, find_model, load_model, read_config
 from tests.killed_runs import Trainer, find_differences, find_wrong_losses, run_with_kills
@@ -848,6 +854,22 @@ def test_new_target_injection_is_trained_whole(
     names = load_file(adapter / "adapter_model.safetensors").keys()
     assert {"base_model.model.model.target_embeddings.weight", "base_model.model.model.modulation.proj.weight"} < names
     torch.testing.assert_close(logits(load_model(adapter)), logits(load_merged(adapter)))
+
+
+@pytest.mark.parametrize("target", ["modulation", "target_embeddings", "proj", "norm"])
+def test_modules_that_lora_cannot_change_are_refused(target: str, tiny_model: AOGPTForAnyOrderLM) -> None:
+    training = TrainingArguments(init_from="base", lora_rank=2, lora_targets=["q_proj", target])
+    with pytest.raises(ValueError, match=f"must be of down_proj, .*, q_proj, .* but not {target}"):
+        add_lora(tiny_model, training)
+
+
+def test_the_embedding_of_noise_levels_is_trained_whole() -> None:
+    sizes = {"vocab_size": 16, "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
+    model = MDMEncoderForMaskedLM(MDMEncoderConfig(**sizes, target_injection="sigma", position_encoding="rotary"))
+    add_lora(model, TrainingArguments(init_from="base", lora_rank=2))
+    names = {name for name in trainable_weights(model) if "sigma_embedding" in name}
+    assert len(names) == 4
+    assert not any("lora" in name for name in names)
 
 
 def test_an_adapter_of_a_converted_model_is_merged_exported_and_published(

@@ -6,6 +6,7 @@ PEFT adds the matrices to the modules of the model in place, so the class of the
 
 import json
 from importlib.util import find_spec
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from training.arguments import TrainingArguments
 
 TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 # Modules that are trained whole: the target injection, which is new in a converted model.
-WHOLE = ("target_embeddings", "modulation")
+WHOLE = ("target_embeddings", "sigma_embedding", "modulation")
 # Settings of a configuration that belong to the run, to its libraries, or to how the weights are loaded.
 OF_RUN = {"dtype", "max_gap_length", "transformers_version"}
 LIBRARIES = {"int8": "torchao", "nf4": "bitsandbytes"}
@@ -28,16 +29,17 @@ LIBRARIES = {"int8": "torchao", "nf4": "bitsandbytes"}
 
 def add_lora(model: PreTrainedModel, training: TrainingArguments) -> PeftModel:
     """Freeze a model, and add the trainable matrices to it in place. Return the object of PEFT that saves them."""
+    paths = [name.split(".") for name, module in model.named_modules() if isinstance(module, nn.Linear | nn.Embedding)]
     # The loss uses the weight of the head without its module, so an adapter of the head would not be trained.
-    names = {name.rpartition(".")[2] for name, _ in model.named_modules()} - {"lm_head"}
+    names = {path[-1] for path in paths if not {"lm_head", *WHOLE}.intersection(path)}
     targets = training.lora_targets or [name for name in TARGETS if name in names]
-    if missing := sorted(set(targets) - names):
-        raise ValueError(f"`lora_targets` must be modules of the model below its head, but not {', '.join(missing)}.")
+    if wrong := sorted(set(targets) - names):
+        raise ValueError(f"`lora_targets` must be of {', '.join(sorted(names))}, but not {', '.join(wrong)}.")
     for module in model.modules():  # else, bitsandbytes loses gradients after an evaluation on a CPU
         if hasattr(module, "support_avx512bf16_for_cpu"):
             module.support_avx512bf16_for_cpu = False
     alpha = training.lora_alpha or 2 * training.lora_rank
-    whole = [name for name in WHOLE if name in names] or None
+    whole = sorted(set(WHOLE).intersection(chain(*paths))) or None
     config = LoraConfig(r=training.lora_rank, lora_alpha=alpha, target_modules=targets, modules_to_save=whole)
     tuned = get_peft_model(model, config)
     base = Path(training.init_from).absolute()
@@ -59,7 +61,7 @@ def quantization_options(training: TrainingArguments, dtype: torch.dtype) -> dic
             f"`quantization={training.quantization}` needs {library}, which is not installed. Run `pip install "
             f"{library}`, or remove `quantization`."
         )
-    others = ["lm_head", ".*modulation"]  # regular expressions of modules that keep their dtype
+    others = ["lm_head", ".*modulation", ".*sigma_embedding"]  # regular expressions of modules that keep their dtype
     if library == "torchao":
         from torchao.quantization import Int8WeightOnlyConfig
 

@@ -140,12 +140,12 @@ def read_zero_shot_measurements(
     """Return the measurements in a JSON file of eval/zero_shot.py. `task` is the task of the model on the Hub.
 
     `num_parameters` and `weights` (the result of `identity_of_weights`) describe the model to publish. `weights` is
-    compared with the identity in the file, if both are given. A file about a model on the Hub has no identity. Raise a
-    `ValueError` if the file was written by another command, or if it contains results of another model.
+    compared with the identity in the file. If one of them is None, numbers of parameters are compared, which an adapter
+    increases. Raise a `ValueError` if another command wrote the file, or if it contains results of another model.
     """
     results = read_json(path, ZERO_SHOT_KEYS, "eval/zero_shot.py")
     measured = results.get("weights")
-    if results["num_parameters"] != num_parameters or (None not in (measured, weights) and measured != weights):
+    if measured != weights if measured and weights else results["num_parameters"] != num_parameters:
         raise ValueError(
             f"{path} contains results of other weights than those to publish: {results.get('model')} with "
             f"{results['num_parameters']} parameters (to publish: {num_parameters}). Run eval/zero_shot.py on the "

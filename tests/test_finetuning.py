@@ -907,3 +907,7 @@ def test_an_adapter_of_a_converted_model_is_merged_exported_and_published(
     texts = write_rows(tmp_path / "texts.jsonl", [{"text": "the user"}, {"text": "asks about cats"}])
     scores = zero_shot(str(adapter), ScoringArguments(text_file=[texts]))
     assert scores["datasets"]["text files"]["packing"] == "packed"
+    (tmp_path / "scores.json").write_text(json.dumps(scores))
+    scored = PublishArguments(license="mit", results=[tmp_path / "scores.json"])
+    stage(tmp_path / "run", "me/model", tmp_path / "scored", scored)
+    assert "texts.jsonl" in (tmp_path / "scored" / "README.md").read_text()

@@ -54,6 +54,12 @@ def test_the_report_says_how_samples_were_generated(tmp_path: Path, settings: di
     assert f"\nGenerated {text} without a prompt, with" in (tmp_path / "report.md").read_text(encoding="utf-8")
 
 
+@pytest.mark.parametrize(("kind", "text"), [(None, ""), ("nf4", " and projections in nf4")])
+def test_the_report_says_that_evaluations_were_quantized(tmp_path: Path, kind: str | None, text: str) -> None:
+    write_report(RESULTS | {"arguments": RESULTS["arguments"] | {"quantization": kind}}, [], tmp_path)
+    assert f"averages of the weights{text}. The model has" in (tmp_path / "report.md").read_text(encoding="utf-8")
+
+
 def test_the_report_of_an_encoder_without_samples(tmp_path: Path) -> None:
     write_report(RESULTS | {"evaluations": [{"step": 4, "any_order": 1.5, "sequences": 7}]}, [], tmp_path)
     text = (tmp_path / "report.md").read_text(encoding="utf-8")

@@ -51,13 +51,14 @@ def _format_report(results: dict[str, Any], samples: list[str], name: str) -> st
     settings, left_to_right = results["arguments"], dict.fromkeys(LEFT_TO_RIGHT_ORDERS, "from left to right")
     orders = (left_to_right | {"shared": "in the order of the training"}).get(settings["orders"], "in random orders")
     orders += ", in blocks," if settings["block_length"] or settings["stride"] else ""
+    projections = f" and projections in {kind}" if (kind := settings.get("quantization")) else ""
     parts = [
         f"# {name}",
         markdown_table(["", ""], summary.items()),
         "![Training loss and held-out bits per byte](loss.png)",
         "## Held-out text",
-        "The table shows bits per byte, computed with the moving averages of the weights. The model has those of step "
-        f"{model_step:,}.",
+        f"The table shows bits per byte, computed with the moving averages of the weights{projections}. The model has "
+        f"those of step {model_step:,}.",
         markdown_table(["step", *(ORDER_KINDS[kind] for kind in kinds), "sequences"], rows),
         *(["## Samples", f"Generated {orders} without a prompt, with the averaged weights."] if samples else []),
         *(_code_block(text) for text in samples),

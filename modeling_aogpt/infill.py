@@ -545,7 +545,7 @@ def _check_decoding(ids: list[int], text: str, tokenizer: PreTrainedTokenizerBas
     if _has_unknown(ids, tokenizer):
         raise ValueError(f"The tokenizer has no tokens for some characters of {text!r}. Remove these characters.")
     mask, special = tokenizer.mask_token, tokenizer.added_tokens_decoder
-    for name in {special[id].content for id in special.keys() & set(ids)} - {mask}:
+    for name in {special[token].content for token in special.keys() & set(ids)} - {mask}:
         if name.strip("[<|>]").lower() in ("mask", "mdm_mask"):
             raise ValueError(f"The mask of this model is {mask}, not {name}. Replace {name} in {text!r}.")
     decoded, given = _decode(ids, tokenizer), text.replace(f" {mask}", mask)

@@ -61,7 +61,7 @@ def quantization_options(training: TrainingArguments, dtype: torch.dtype) -> dic
             f"`quantization={training.quantization}` needs {library}, which is not installed. Run `pip install "
             f"{library}`, or remove `quantization`."
         )
-    others = ["lm_head", ".*modulation", ".*sigma_embedding"]  # regular expressions of modules that keep their dtype
+    others = ["lm_head", *(f".*{name}" for name in WHOLE)]  # regular expressions of modules that keep their dtype
     if library == "torchao":
         from torchao.quantization import Int8WeightOnlyConfig
 

@@ -100,6 +100,7 @@ class Gap:
     length: int  # number of tokens to remove
     task_id: str = ""  # name of the row in a file
     has_space: bool = False  # whether the tokens before the gap lack the last space of the text before it
+    is_cut: bool = False  # whether text around the gap was cut to fit into the model
 
     @property
     def removed(self) -> list[int]:
@@ -184,8 +185,10 @@ def gaps_of_file(folder: Path, options: InfillingArguments) -> list[Gap]:
                 "`suffix` and `canonical_solution`, or `prefix`, `suffix` and `middle`."
             ) from error
         # A text that ends with a gap needs end-of-text, which shows how long the gap is.
-        before, after = cut_around(ids[:start], ids[start + length :] or [tokenizer.eos_token_id], room)
+        rest = ids[start + length :] or [tokenizer.eos_token_id]
+        before, after = cut_around(ids[:start], rest, room)
         facts = {"task_id": row.get("task_id", number), "has_space": lacks_space(before, parts["prefix"], tokenizer)}
+        facts["is_cut"] = start + len(rest) > room
         gaps.append(Gap([*before, *ids[start : start + length], *after], len(before), length, **facts))
     if not gaps:
         raise ValueError(f"{options.file} is empty. Use a file with rows.")
@@ -313,7 +316,7 @@ def evaluate(fillings: Fillings, gaps: list[Gap], tokenizer: PreTrainedTokenizer
     results = {}
     for name, filled in fillings.items():
         pairs = [(gap, ids) for gap, (ids, _) in zip(gaps, filled, strict=True)]
-        results[name] = {"gaps": len(gaps)} | _fraction(
+        results[name] = {"gaps": len(gaps), "cut": sum(gap.is_cut for gap in gaps)} | _fraction(
             "exact", [to_bytes(ids, tokenizer) == to_bytes(gap.removed, tokenizer) for gap, ids in pairs]
         )
         if name != WHOLE_TEXT:
@@ -384,7 +387,7 @@ def make_report(results: dict[str, Any]) -> str:
         (
             run,
             name,
-            str(scores["gaps"]),
+            f"{scores['gaps']}" + (f" ({scores['cut']} with cut text)" if scores["cut"] else ""),
             *(
                 "{:.1%} ({:.1%} to {:.1%})".format(scores[key], *scores[f"{key}_interval"]) if key in scores else ""
                 for key in ("length", "exact")

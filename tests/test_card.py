@@ -150,6 +150,7 @@ def test_snippets_run(kind: str, tiny_tokenizer: PreTrainedTokenizerFast, tmp_pa
     by_default = "By default, this model fills in masks from left to right"
     assert by_default not in card.text
     card = render_card(str(tmp_path), facts, model.config, "<mask>", num_parameters=1, is_left_to_right=True)
+    assert ("| architecture | decoder, from left to right by default |" in card.text) == (kind == "decoder")
     assert f"## Generate\n\n{by_default}" in card.text
 
 

@@ -336,6 +336,8 @@ def test_samples_of_a_file(coder: AOGPTForAnyOrderLM, tmp_path: Path, monkeypatc
     solutions = ["aa", " e\n", "f"]
     exact = sum(one == other for one, other in zip(samples.values(), solutions, strict=True)) / 3
     assert results["length by the whole text"]["exact"] == exact
+    assert [scores["cut"] for scores in results.values()] == [2] * 3  # all but the first text
+    assert "| 3 (2 with cut text) |" in Path("out/report.md").read_text()
     monkeypatch.setattr(Filler, "with_unknown_length", lambda self, gap: gap.removed)
     main(["model", "--file", "rows.jsonl.gz", "--max_length", "3", "--output_dir", "all"])
     lines = Path("all/samples/model/length-by-the-whole-text.jsonl").read_text().splitlines()

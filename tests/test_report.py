@@ -56,8 +56,11 @@ def test_the_report_says_how_samples_were_generated(tmp_path: Path, settings: di
 
 @pytest.mark.parametrize(("kind", "text"), [(None, ""), ("nf4", " and projections in nf4")])
 def test_the_report_says_that_evaluations_were_quantized(tmp_path: Path, kind: str | None, text: str) -> None:
-    write_report(RESULTS | {"arguments": RESULTS["arguments"] | {"quantization": kind}}, [], tmp_path)
-    assert f"averages of the weights{text}. The model has" in (tmp_path / "report.md").read_text(encoding="utf-8")
+    settings = RESULTS["arguments"] | {"quantization": kind, "lora_rank": 4}
+    write_report(RESULTS | {"arguments": settings}, [], tmp_path)
+    report = (tmp_path / "report.md").read_text(encoding="utf-8")
+    assert f"averages of the weights{text}. The model has" in report
+    assert f"| parameters | {RESULTS['num_parameters']:,} with the adapter |" in report
 
 
 def test_the_report_of_an_encoder_without_samples(tmp_path: Path) -> None:

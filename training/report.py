@@ -32,9 +32,9 @@ def write_report(results: dict[str, Any], samples: list[str], folder: Path) -> N
 
 
 def _format_report(results: dict[str, Any], samples: list[str], name: str) -> str:
-    hardware, model_step = results["hardware"], model_evaluation(results)["step"]
+    hardware, settings, model_step = results["hardware"], results["arguments"], model_evaluation(results)["step"]
     summary = {
-        "parameters": f"{results['num_parameters']:,}",
+        "parameters": f"{results['num_parameters']:,}" + (" with the adapter" if settings.get("lora_rank") else ""),
         "steps": f"{results['steps']:,}",
         "tokens": f"{results['tokens']:,}",
         "training time": f"{results['train_seconds']:,} s",
@@ -48,7 +48,7 @@ def _format_report(results: dict[str, Any], samples: list[str], name: str) -> st
         (f"{scores['step']:,}", *(f"{scores[kind]:.4f}" for kind in kinds), f"{scores['sequences']:,}")
         for scores in results["evaluations"]
     ]
-    settings, left_to_right = results["arguments"], dict.fromkeys(LEFT_TO_RIGHT_ORDERS, "from left to right")
+    left_to_right = dict.fromkeys(LEFT_TO_RIGHT_ORDERS, "from left to right")
     orders = (left_to_right | {"shared": "in the order of the training"}).get(settings["orders"], "in random orders")
     orders += ", in blocks," if settings["block_length"] or settings["stride"] else ""
     projections = f" and projections in {kind}" if (kind := settings.get("quantization")) else ""

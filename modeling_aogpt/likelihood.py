@@ -70,8 +70,8 @@ class LogLikelihoodOutput(ModelOutput):
         standard_error (`torch.Tensor` of shape `(batch,)`): Standard error of `log_likelihood`. It is 0 if no random
             numbers were drawn, and NaN for a single random draw, which does not show the variance.
         importance_weighted (`torch.Tensor` of shape `(batch,)`): log (1/K) sum_k p(x | order k) over the K orders. Its
-            expectation is a lower bound on the log-likelihood under the mixture of all orders. This bound is tighter
-            for larger K. None if log p(x | order) is only estimated.
+            expectation is a lower bound, tighter for larger K, on the log-likelihood under the mixture of all orders.
+            None if log p(x | order) is only estimated.
         num_rows (`int`): Number of rows that the model computed for all sequences together. A row is the decoder's unit
             of input (see `orders.py`). For an encoder, positions are counted.
 
@@ -157,9 +157,8 @@ class AnyOrderLikelihoodMixin:
 
         Returns:
             [`LogLikelihoodOutput`], without gradients (`forward` gives gradients). The standard error includes the
-            random choice of orders, contexts and permutations of contexts. With a single random order, or a single
-            ensemble along a fixed order, it is NaN. This also holds with `num_ranks`, because random contexts do not
-            show how log p varies between orders.
+            random choice of orders, contexts and their permutations. It is NaN with a single ensemble along a fixed
+            order, or a single random order: random contexts do not show how log p varies between orders.
 
         Raises:
             ValueError: If an argument is not allowed, if `targets` and `context` overlap or do not fit `input_ids`, or
@@ -222,7 +221,7 @@ class AnyOrderLikelihoodMixin:
 
         The first three arguments are fields of the output of `generate(..., return_dict_in_generate=True)`. The tokens
         of a step are independent of each other, given all tokens of earlier steps. The result equals `token_logprobs`
-        of `generate` at temperature 1, without truncation and logits processors. It is normalized over the ids of text.
+        at temperature 1, without truncation and logits processors. It is normalized over the ids of text.
 
         This method cannot recognize the output of two settings of `generate`, for which the result would be different:
 
@@ -246,7 +245,8 @@ class AnyOrderLikelihoodMixin:
             LoRA may use dropout.
 
         Raises:
-            ValueError: If the shapes differ, if steps decrease along an order, or if a token is not an id of text.
+            ValueError: If the shapes differ, if steps decrease along an order, if a token is not an id of text, or if
+                `attention_mask` is missing and tokens to the left of others are unused, as padding of a prompt is.
 
         Examples:
             >>> from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM
@@ -259,8 +259,7 @@ class AnyOrderLikelihoodMixin:
             True
             >>> log_probs.sum().backward()
         """
-        orders, steps, is_text = prepare_steps(self.config, sequences, orders, unmasking_steps, attention_mask)
-        is_used = steps.flip(1).cummax(dim=1).values.flip(1) >= 0  # the last generated rank, and all ranks before it
+        orders, steps, is_text, is_used = prepare_steps(self.config, sequences, orders, unmasking_steps, attention_mask)
         ids = prepare_input_ids(self, sequences, index_by_position(is_used, orders))
         ids, positions = index_by_rank(ids, orders), index_by_rank(token_positions(is_text), orders)
         rows, mask, ranks, is_predicted = step_rows(ids, positions, steps)
@@ -349,11 +348,12 @@ def prepare_steps(
     orders: torch.LongTensor,
     unmasking_steps: torch.LongTensor,
     attention_mask: torch.Tensor | None,
-) -> tuple[torch.LongTensor, torch.LongTensor, torch.BoolTensor]:
+) -> tuple[torch.LongTensor, torch.LongTensor, torch.BoolTensor, torch.BoolTensor]:
     """Check the arguments of `trajectory_log_probs`.
 
-    Return the orders with padding at the end, the steps by rank, and whether each token is text, by position. A start
-    token that was generated is text. A given start token at the beginning of a sequence is not text (see `start_mask`).
+    Return the orders with padding at the end, the steps by rank, whether each token is text, by position, and whether
+    each rank is used: the last generated rank, and all ranks before it. A start token that was generated is text. A
+    given start token at the beginning of a sequence is not text (see `start_mask`).
     """
     check_batch("sequences", sequences)
     check_orders("orders", orders, *sequences.shape)
@@ -373,8 +373,8 @@ def prepare_steps(
     is_text = ~(is_padding | is_start)
     orders = group_orders(orders, (~is_text).long())
     steps = index_by_rank(steps, orders)
-    following = steps.flip(1).cummax(dim=1).values.flip(1)  # largest step from each rank on
-    if (is_wrong := (steps[:, 1:] < steps[:, :-1]) & (following[:, 1:] >= 0)).any():
+    is_used = steps.flip(1).cummax(dim=1).values.flip(1) >= 0
+    if (is_wrong := (steps[:, 1:] < steps[:, :-1]) & is_used[:, 1:]).any():
         sequence, rank = is_wrong.nonzero()[0].tolist()
         before, after = steps[sequence, rank : rank + 2].tolist()
         raise ValueError(
@@ -382,7 +382,10 @@ def prepare_steps(
             f"{rank + 1} of sequence {sequence}. Given tokens (-1) must come before generated tokens. Pass `orders` "
             "(by rank) and `unmasking_steps` (by position) of the same output of `generate`."
         )
-    return orders, steps, is_text
+    last = orders.masked_fill(~is_used, -1).amax(dim=1, keepdim=True)  # column
+    if attention_mask is None and (index_by_rank(is_text, orders) & ~is_used & (orders < last)).any():
+        raise ValueError("Tokens left of text are unused. Pass an `attention_mask` that is 0 at padding of prompts.")
+    return orders, steps, is_text, is_used
 
 
 # --------------------------------------------------------------------------------------------------------------- scores

@@ -88,6 +88,20 @@ def test_padding_after_end_of_text_is_ignored(arguments: dict) -> None:
     torch.testing.assert_close(result, output.token_logprobs, rtol=0, atol=1e-10)
 
 
+def test_padding_of_prompts_needs_its_mask() -> None:
+    """Without the mask, it would count in positions."""
+    model, inputs = random_model(), torch.tensor([[0, 0, 5, 7], [1, 2, 3, 4]])
+    mask = torch.tensor([[0, 0, 1, 1], [1, 1, 1, 1]])
+    output = model.generate(
+        inputs, attention_mask=mask, max_new_tokens=4, generator=seeded(), return_dict_in_generate=True
+    )
+    trajectory = output.sequences, output.orders, output.unmasking_steps
+    with pytest.raises(ValueError, match="attention_mask"):
+        model.trajectory_log_probs(*trajectory)
+    result = model.trajectory_log_probs(*trajectory, torch.cat((mask, torch.ones_like(mask)), dim=1))
+    torch.testing.assert_close(result, output.token_logprobs, rtol=0, atol=1e-10)
+
+
 @pytest.mark.parametrize("draft", ["model", "prompt_lookup"])
 def test_ranks_are_the_steps_of_speculative_decoding(draft: str) -> None:
     arguments = {"strategy": "speculative", "draft": draft, "block_length": 4, "num_return_sequences": 8}

@@ -24,15 +24,17 @@ def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return write_config(tmp_path)
 
 
-def evaluate_as_given(monkeypatch: pytest.MonkeyPatch, fails_at: int | None = None) -> None:
-    """Make evaluations return `BITS`. The evaluation of step `fails_at` ends the process."""
+def evaluate_as_given(
+    monkeypatch: pytest.MonkeyPatch, fails_at: int | None = None, bits: dict[int, float] = BITS
+) -> None:
+    """Make evaluations return `bits`. The evaluation of step `fails_at` ends the process."""
     evaluate = pretrain.Pretraining.evaluate
 
     def evaluate_step(run: pretrain.Pretraining) -> None:
         step = run.progress.step
         if step == fails_at:
             raise KeyboardInterrupt
-        scores = {"left_to_right": 2.0, "any_order": BITS[step], "sequences": 9, "bytes": 99}
+        scores = {"left_to_right": 2.0, "any_order": bits[step], "sequences": 9, "bytes": 99}
         monkeypatch.setattr(pretrain, "evaluate", lambda *_: scores)
         evaluate(run)
 
@@ -92,3 +94,18 @@ def test_an_evaluation_that_is_not_finite_ends_the_run(config: Path, tmp_path: P
     with pytest.raises(SystemExit, match="Held-out bits per byte must be finite"):
         train(config, tmp_path / "run", "--warmup_steps=0", "--ema_decay=0", *options, *MORE)
     assert not (tmp_path / "run" / "model").exists()
+
+
+def test_an_extended_run_can_have_its_best_step_before_the_decay(
+    config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bits = {1: 5.0, 2: 2.0, 3: 4.0, 4: 4.0, 5: 3.0, 6: 3.0, 7: 3.0, 8: 3.0}
+    schedule = ("--learning_rate_schedule=warmup_stable_decay", "--decay_steps=2")
+    options = (*OPTIONS[:2], *OPTIONS[4:], *MORE, *schedule)
+    for name, *lengths in (("whole", 8), ("extended", 6, 8)):
+        for length in lengths:
+            with monkeypatch.context() as patch:
+                evaluate_as_given(patch, bits=bits | ({5: 1.0} if length == 6 else {}))
+                train(config, tmp_path / name, *options, f"--max_steps={length}")
+    weights = [load_file(tmp_path / name / "model" / "model.safetensors") for name in ("whole", "extended")]
+    assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])

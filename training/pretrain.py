@@ -3,8 +3,7 @@
 
     python training/pretrain.py training/configs/quickstart.yaml [--key value ...]
 
-If a run was interrupted, the same command resumes it. The final weights are the same as without the interruption: bit
-for bit on a CPU, and up to rounding on a GPU.
+The same command resumes an interrupted run, with the same final weights: bit for bit on a CPU, up to rounding on a GPU.
 """
 
 import logging
@@ -195,8 +194,7 @@ class Pretraining:
     def _resume(self, checkpoint: Checkpoint) -> None:
         """Restore the state of a checkpoint. Raise a `ValueError` if the corpus has changed."""
         facts = checkpoint.metadata["corpus"]  # those of earlier versions may lack some
-        parts = facts, self.data.facts
-        named = ({f"{name} of the corpus": part.get(name) for name in facts} for part in parts)
+        named = ({f"{name} of the corpus": part.get(name) for name in facts} for part in (facts, self.data.facts))
         check_same_run(*named, checkpoint.path)
         warn_of_versions(checkpoint, self.versions)
         self.model.generation_config = self.model.generation_config.from_dict(checkpoint.metadata["generation_config"])
@@ -211,14 +209,16 @@ class Pretraining:
         logger.info("Resuming from %s.", checkpoint.path)
 
     def is_milestone(self, step: int) -> bool:
-        """Return whether to keep the checkpoint of a step: the best one so far, or that before the final decay."""
-        is_best = self.training.keep_best and self.progress.evaluations and step == self.model_step
-        return is_best or step == first_decay_step(self.training)
+        """Return whether to keep the checkpoint of a step: that before the decay, or the best so far or until then."""
+        decay = first_decay_step(self.training)  # a longer run continues there, and may need the best one until then
+        best = (self.model_step(), self.model_step(decay or 0)) if self.training.keep_best else ()
+        return step in (decay, *best)
 
-    @property
-    def model_step(self) -> int:
-        """Return the step whose weights become the model, according to the evaluations so far."""
-        return model_evaluation({"arguments": self.settings, "evaluations": self.progress.evaluations})["step"]
+    def model_step(self, last: float = math.inf) -> int | None:
+        """Return the step whose weights become the model, according to the evaluations until the step `last`."""
+        evaluations = [scores for scores in self.progress.evaluations if scores["step"] <= last]
+        results = {"arguments": self.settings, "evaluations": evaluations}
+        return model_evaluation(results)["step"] if evaluations else None
 
     def save(self) -> None:
         """Write a checkpoint. With FSDP2, every process writes its shards."""
@@ -290,7 +290,7 @@ class Pretraining:
     def must_stop_early(self) -> bool:
         """Return whether the latest `early_stopping_patience` evaluations were not better than an earlier one."""
         patience, steps = self.training.early_stopping_patience, [one["step"] for one in self.progress.evaluations]
-        return patience is not None and len(steps) > patience and self.model_step <= steps[-1 - patience]
+        return patience is not None and len(steps) > patience and self.model_step() <= steps[-1 - patience]
 
     def _log_steps(self, first: int, bar: tqdm) -> None:
         """Log all steps since `first` whose losses are already known, and update the progress bar."""
@@ -312,12 +312,11 @@ class Pretraining:
         training, accelerator = self.training, self.accelerator
         steps, num_passes = range(self.progress.step, training.max_steps), accelerator.gradient_accumulation_steps
         process = (accelerator.process_index, accelerator.num_processes)
+        is_decoder = self.settings["architecture"] == "decoder"
         return Batches(
             training_samples(self.data, training.seed, self.progress.position),
             pass_samples(steps, training.batch_size, num_passes, *process),
-            OrderDraws(training, self.data.tokenizer.eos_token_id)
-            if self.settings["architecture"] == "decoder"
-            else MaskDraws(training),
+            OrderDraws(training, self.data.tokenizer.eos_token_id) if is_decoder else MaskDraws(training),
             num_workers=training.dataloader_num_workers,
             pin_memory=accelerator.device.type == "cuda",
         )
@@ -418,8 +417,7 @@ class Pretraining:
             scores = evaluate(self.model, self.data.validation, self.training, self.accelerator)
             with together(self.accelerator):
                 if self.accelerator.is_main_process and (count := self.training.num_samples):
-                    length = self.settings["sequence_length"]
-                    path = self.samples_file(self.progress.step)
+                    length, path = self.settings["sequence_length"], self.samples_file(self.progress.step)
                     write_samples(self.model, self.data.tokenizer, count, length, path, self.training)
         self.progress.evaluations.append({"step": self.progress.step, **scores})
         kinds = [kind for kind in ORDER_KINDS if kind in scores]
@@ -447,7 +445,7 @@ class Pretraining:
 
     def publish(self) -> None:
         """Write the model folder, the figure, the report and, last, `results.json`, which marks the run as finished."""
-        training, progress, step = self.training, self.progress, self.model_step
+        training, progress, step = self.training, self.progress, self.model_step()
         checkpoint = next((one for one in valid_checkpoints(training.output_dir) if one.step == step), None)
         if checkpoint is None:
             raise OSError(f"The checkpoint of step {step} is damaged. Remove it and later ones, and run again.")

@@ -486,6 +486,14 @@ def test_a_resumed_run_may_save_and_evaluate_at_other_steps(config: Path, finish
     assert [step for step, *_ in scores(tmp_path)] == [4, 7, 8]
 
 
+def test_a_resumed_run_removes_checkpoints_that_a_kill_has_left(config: Path, finished: Path, tmp_path: Path) -> None:
+    for path in checkpoints_in(finished):
+        shutil.copy(path, tmp_path)
+    assert [step_of(path) for path in checkpoints_in(tmp_path)] == [6, 8]
+    train(config, tmp_path, "--save_total_limit=1")
+    assert [step_of(path) for path in checkpoints_in(tmp_path)] == [8]
+
+
 def test_passes_and_evaluations_affect_only_rounding(config: Path, finished: Path, tmp_path: Path) -> None:
     options = ("--per_device_batch_size=4", "--activation_checkpointing=full", "--eval_steps=3", "--eval_batch_size=5")
     train(config, tmp_path, *options, "--dataloader_num_workers=1")

@@ -14,7 +14,7 @@ from common.models import longest_sequence
 ORDER_SEED = 20250624
 # Kinds of order for which bits per byte are computed: key in `results.json`, and name in reports.
 ORDER_KINDS = {"left_to_right": "left to right", "any_order": "random orders"}
-# Settings that, up to rounding, do not affect the trained weights. They may change when a run is resumed.
+# Settings that, up to rounding, do not affect the trained weights.
 WITHOUT_EFFECT = {
     *("output_dir", "prepare_only", "per_device_batch_size", "mixed_precision", "dynamo_backend"),
     *("activation_checkpointing", "dataloader_num_workers", "preprocessing_num_workers", "logging_steps", "eval_steps"),

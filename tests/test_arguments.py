@@ -342,7 +342,7 @@ def test_settings_that_affect_the_result_may_not_change(config: Path) -> None:
     check_same_run(saved, dict(saved), Path("run"))
     for key in saved:
         changed = saved | {key: 123}
-        if key in WITHOUT_EFFECT | SCHEDULE:
+        if key in WITHOUT_EFFECT - {"eval_sequences"} | SCHEDULE:  # other sequences have other bits per byte
             check_same_run(saved, changed, Path("run"))
         else:
             with pytest.raises(ValueError, match=rf"\({key}: previously .*, now 123\)"):

@@ -15,7 +15,7 @@ from training.arguments import TrainingArguments, order_settings
 # Pairs of keys: the value of the first must be "below" or "at most" that of the second.
 LIMITS = (
     ("sequence_length", "at most", "max_position_embeddings"),
-    *((name, "below", "sequence_length") for name in ("block_length", "stride", "min_context")),
+    *((name, "below", "sequence_length") for name in ("block_length", "stride", "min_context", "max_context")),
     ("warmup_steps", "below", "max_steps"),
     ("final_learning_rate", "at most", "learning_rate"),
     ("left_to_right_steps", "at most", "max_steps"),
@@ -65,10 +65,7 @@ def check_arguments(model: Architecture, data: DataArguments, training: Training
     if training.output_dir == Path():
         raise ValueError("`output_dir` is empty, or the working folder. Set it to a folder for this run only.")
     if data.tokenizer is not None and Path(data.tokenizer).resolve() == (training.output_dir / "tokenizer").resolve():
-        raise ValueError(
-            f"`tokenizer` ({data.tokenizer}) is the folder to which the run writes its tokenizer. Copy it to another "
-            "folder, or choose another `output_dir`."
-        )
+        raise ValueError(f"`tokenizer` ({data.tokenizer}) is where the run writes its own. Change `output_dir`.")
     warmup, decay = training.warmup_steps, training.decay_steps
     if decay is not None and warmup + decay > training.max_steps:
         raise ValueError(
@@ -87,10 +84,14 @@ def check_examples(data: Data, model: Architecture, training: TrainingArguments)
     has_turns = data.has_examples and data.validation[0]["in_turns"]
     is_left_to_right = training.orders == "left_to_right" or (has_turns and training.orders == "gaps_last")
     fractions = training.left_to_right_fraction, training.final_left_to_right_fraction
-    if training.distillation_weight and not (is_left_to_right or any(fractions)):
+    is_read_first = training.orders in ("context_first", "gaps_last") and training.max_gap_length is None
+    labels = data.validation[:1000].get("labels", []) if is_read_first and not has_turns else []
+    contexts = [[label == -100 for label in row] for row in labels]
+    begins = not contexts or any(context == sorted(context, reverse=True) for context in contexts)
+    if training.distillation_weight and not (begins and (is_left_to_right or any(fractions))):
         raise ValueError(
-            "`distillation_weight` has no effect without left-to-right sequences. Set `left_to_right_fraction`, or "
-            "remove `distillation_weight`."
+            "`distillation_weight` has no effect without left-to-right sequences, whose context is at their beginning. "
+            "Set `left_to_right_fraction`, or remove `distillation_weight`."
         )
     if not data.has_examples:
         return

@@ -326,6 +326,8 @@ class Server:
             fault = f"The text and {needed} more tokens exceed the limit of {limit} tokens."
             raise ApiError(400, f"{fault} Shorten the text, or request fewer tokens.", code="context_length_exceeded")
         if has_gap:
+            if max_tokens is not None and max(lengths) > max_tokens:
+                raise ApiError(400, f"`lengths` exceed the largest number of new tokens ({max_tokens}).", "lengths")
             arguments |= {"lengths": lengths, "padded_length": query.padded_length or self.padded_length}
         else:
             arguments["max_new_tokens"] = needed

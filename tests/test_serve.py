@@ -562,6 +562,7 @@ MALFORMED = [
     *(TEXT | {"suffix": value} for value in (5, "<|mask|>", "a " * 99)),
     *(TEXT | {"suffix": "a"} | more for more in ({"lengths": []}, {"lengths": [0]}, {"padded_length": 10**9})),
     *(TEXT | {"suffix": "a"} | more for more in ({"echo": True}, {"max_tokens": 0}, {"prompt": [1]})),
+    TEXT | {"suffix": "a", "max_tokens": 2, "lengths": [1, 3]},  # more tokens than `max_tokens`
     *(TEXT | {"order": value} for value in ("sideways", 5, [0, 1], {})),
     *(TEXT | more for more in ({"logprobs": 6}, {"echo": 1}, {"best_of": 2}, {"logit_bias": {"5": 1}})),
     *(TEXT | more for more in ({"num_step": 2}, {"\ud800": 1}, {"max_length": 5}, {"refine_rounds": 2})),

@@ -62,7 +62,8 @@ def test_a_decoder_ships_few_files() -> None:
 
 WITHOUT_OTHER_PACKAGES = """
 import sys
-from importlib.metadata import distributions, packages_distributions
+from collections import defaultdict
+from importlib.metadata import distributions
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
@@ -77,11 +78,11 @@ def hide_other_packages(*kept: str) -> set[str]:
         if package is not None:  # None: a package that was removed before, or is required only on another platform
             requirements = map(Requirement, package.requires or ())
             names += [r.name for r in requirements if r.marker is None or r.marker.evaluate({"extra": ""})]
-    hidden = {
-        module
-        for module, owners in packages_distributions().items()
-        if others.keys() >= {canonicalize_name(owner) for owner in owners}
-    }
+    owners = defaultdict(set)  # not `packages_distributions`, which finds few packages before Python 3.11
+    for installed in distributions():
+        for path in installed.files or ():
+            owners[path.parts[0].removesuffix(".py")].add(canonicalize_name(installed.name))
+    hidden = {module for module, names in owners.items() if module.isidentifier() and others.keys() >= names}
     sys.modules |= dict.fromkeys(hidden)  # an import of a module that is None fails
     return hidden
 

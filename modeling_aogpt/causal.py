@@ -91,7 +91,7 @@ def prepare_causal_inputs(
         cached = -1 if is_empty else read_cached_starts(cache, num_cached, first)
         starts = torch.where(is_start.any(dim=1), first, cached)  # (batch,): column of the start token, or -1
         num_added, hidden = replace_start_row(starts, first, is_visible, is_empty, cache)
-    elif is_empty and not model.training and is_readable(input_ids):
+    if is_empty and not model.training and is_readable(input_ids):
         warn_if_started(config, input_ids[:, 0] if first is None else input_ids[columns == first[:, None]])
     positions, last = prepare_positions(model, input_ids, position_ids, is_token, num_cached, starts, is_start)
     if position_ids is not None and is_visible is None and length > 1:
@@ -172,15 +172,15 @@ def replace_start_row(
 
 
 def warn_if_started(config: AOGPTConfig, tokens: torch.LongTensor) -> None:
-    """Warn if a first token of a text (one of `tokens`) is a beginning-of-text or end-of-text token."""
+    """Warn if a first token of a text (one of `tokens`) is beginning- or end-of-text, but not the start token."""
     ends = config.eos_token_id if isinstance(config.eos_token_id, list) else [config.eos_token_id]
-    special = [token for token in (config.bos_token_id, *ends) if token is not None]
+    special = sorted({config.bos_token_id, *ends} - {None, config.start_token_id})
     if special and torch.isin(tokens, torch.tensor(special, device=tokens.device)).any():
+        row = "a learned start row" if config.start_token_id is None else f"the start token {config.start_token_id}"
         logger.warning_once(
-            f"A text begins with a special token (one of {sorted(set(special))}). This model adds a learned start row "
-            "to each text, and no token stands for it, so the special token is treated as text. If it is there to "
-            "start the text, remove it: call the tokenizer with add_special_tokens=False, and `generate()` without "
-            "inputs if there is no prompt. In lm-eval, use `--model aogpt` (eval/harness.py)."
+            f"A text begins with a special token (one of {special}). It is treated as text, as this model adds {row}. "
+            "If it is there to start the text, remove it: call the tokenizer with add_special_tokens=False, and "
+            "`generate()` without inputs if there is no prompt. In lm-eval, use `--model aogpt` (eval/harness.py)."
         )
 
 

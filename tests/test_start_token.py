@@ -398,6 +398,12 @@ def test_a_special_token_at_the_beginning_is_text_and_gives_a_warning(messages: 
     for ids in ([[1, 5], [2, 1]], [[4]]):
         causal(torch.tensor(ids))
         assert "add_special_tokens=False" in messages.pop()
+    # A tokenizer without a beginning-of-text token, whose end-of-text is not the start token (Qwen's chat models).
+    with_start = with_class(random_model(start_token_id=2, bos_token_id=2, eos_token_id=[3, 2]), AOGPTForCausalLM)
+    with_start(torch.tensor([[2, 1], [1, 3]]))
+    assert not messages
+    with_start(torch.tensor([[2, 1], [3, 1]]))
+    assert "(one of [3]). It is treated as text, as this model adds the start token 2." in messages.pop()
     logits, ids = causal(torch.tensor([[2, 1, 5]])).logits, torch.tensor([[2, 1, 5]])
     assert_close(logits[:, :-1], model(ids).logits[:, 1:])
 

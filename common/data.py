@@ -146,6 +146,8 @@ def _make_sequences(
         )
     if not len(documents):
         raise no_text_error(split, arguments)
+    if (marks := arguments.context_marks) and split == "train" and not any(-100 in row for row in documents["labels"]):
+        raise ValueError(f"`context_marks` has no effect: no document has text between {marks!r}. Change the marks.")
     length = arguments.sequence_length
     if arguments.packing == "documents":  # always for examples
         rows, left_out = leave_out_long(documents, length, split, arguments.drop_long_documents)

@@ -131,6 +131,8 @@ def test_wrong_context_marks_are_refused(arguments: DataArguments, marks: str) -
         replace(arguments, packing="documents", context_marks=marks)
     with pytest.raises(ValueError, match="`context_marks` has no effect without `packing=documents`"):
         replace(arguments, packing="packed", context_marks="[]")
+    with pytest.raises(ValueError, match="no document has text between"):
+        load_data(replace(arguments, packing="documents", context_marks="¤¶"))
 
 
 def test_empty_documents_are_counted(arguments: DataArguments, caplog: pytest.LogCaptureFixture) -> None:

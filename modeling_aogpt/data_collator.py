@@ -9,6 +9,7 @@ the numbers before it, so all orders of a batch are computed at once.
 
 import operator
 import os
+import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, get_args
@@ -338,7 +339,7 @@ class DataCollatorForAnyOrderLM(OrderDistribution):
     pad_to_multiple_of: int | None = None
     start_token_id: int | None = None
     eos_token_id: int | None = None
-    _stream: tuple[tuple[int, int], torch.Generator] | None = field(default=None, init=False, repr=False)
+    _stream: tuple[tuple[int, int], random.Random] | None = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -429,8 +430,8 @@ class DataCollatorForAnyOrderLM(OrderDistribution):
         key = (int(os.environ.get("RANK", "0")), worker.seed if worker else -1)
         if self._stream is None or self._stream[0] != key:
             seed = make_streams(int(make_streams(self.seed, torch.tensor(key[0]))), torch.tensor(key[1]))
-            self._stream = key, torch.Generator().manual_seed(int(seed) % 2**63)
-        return int(torch.randint(-(2**63), 2**63 - 1, (), generator=self._stream[1]))
+            self._stream = key, random.Random(int(seed))  # torch.Generator cannot be sent to workers
+        return self._stream[1].getrandbits(64) - 2**63
 
 
 def _read_feature(feature: Mapping[str, object], index: int) -> tuple[torch.LongTensor, torch.LongTensor]:

@@ -1,4 +1,6 @@
 # Copyright 2026 The AO-GPT package authors. SPDX-License-Identifier: Apache-2.0
+import pickle
+
 import numpy as np
 import pytest
 import torch
@@ -102,10 +104,13 @@ def test_streams_of_processes_workers_and_epochs_differ(monkeypatch: pytest.Monk
         torch.manual_seed(0)  # the same in all processes; it seeds the workers of their loaders
         collator = DataCollatorForAnyOrderLM(left_to_right_fraction=0)
         collator(samples)  # used before the loader copies it to the workers
-        loader = torch.utils.data.DataLoader(samples, batch_size=4, collate_fn=collator, num_workers=2)
+        loader = torch.utils.data.DataLoader(
+            samples, batch_size=4, collate_fn=collator, num_workers=2, multiprocessing_context="fork"
+        )  # forks get the changed variable
         for _ in range(2):
             drawn |= {tuple(order) for batch in loader for order in batch["orders"].tolist()}
     assert len(drawn) == 2 * 2 * 8
+    assert b"torch" not in pickle.dumps(collator)  # otherwise, workers can fail to read it in Python 3.14
 
 
 def test_padding_of_features_is_removed() -> None:

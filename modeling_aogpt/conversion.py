@@ -122,7 +122,8 @@ class Blueprint:
         named = {name for parts in names.values() for name in parts}
         names |= {name: [name] for name in weights if name not in named}
         shapes = {
-            old: (sum(len(weights[part]) for part in new), *weights[new[0]].shape[1:]) for old, new in names.items()
+            old: (sum(weights[one].shape[:1].numel() for one in new), *weights[new[0]].shape[1:])
+            for old, new in names.items()
         }
         return cls(model, names, shapes)
 

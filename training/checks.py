@@ -84,10 +84,9 @@ def check_examples(data: Data, model: Architecture, training: TrainingArguments)
     has_turns = data.has_examples and data.validation[0]["in_turns"]
     is_left_to_right = training.orders == "left_to_right" or (has_turns and training.orders == "gaps_last")
     fractions = training.left_to_right_fraction, training.final_left_to_right_fraction
-    is_read_first = training.orders in ("context_first", "gaps_last") and training.max_gap_length is None
-    labels = data.validation[:1000].get("labels", []) if is_read_first and not has_turns else []
-    contexts = [[label == -100 for label in row] for row in labels]
-    begins = not contexts or any(context == sorted(context, reverse=True) for context in contexts)
+    is_read_first = not has_turns and training.orders in ("context_first", "gaps_last") and not training.max_gap_length
+    contexts = [[label == -100 for label in row] for row in data.validation[:1000].get("labels", [])]
+    begins = not (is_read_first and contexts) or any(context == sorted(context, reverse=True) for context in contexts)
     if training.distillation_weight and not (begins and (is_left_to_right or any(fractions))):
         raise ValueError(
             "`distillation_weight` has no effect without left-to-right sequences, whose context is at their beginning. "

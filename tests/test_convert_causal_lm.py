@@ -691,7 +691,7 @@ def test_a_window_is_converted_for_sequences_within_it() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("model_type", ["gemma", "phi3", "granite", "qwen3_moe", "olmo2", "apertus"])
+@pytest.mark.parametrize("model_type", ["gemma", "phi3", "granite", "qwen3_moe", "olmo2", "apertus", "phi"])
 def test_other_layers_are_refused(model_type: str, dtype: torch.dtype) -> None:
     config = AutoConfig.for_model(**SIZES | {"model_type": model_type, "head_dim": 4, "pad_token_id": 0})
     if model_type == "granite":

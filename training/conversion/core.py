@@ -62,7 +62,7 @@ def convert_settings(source: PreTrainedConfig, names: set[str], max_length: int 
                 f"`{name}={value!r}`."
             )
     is_gpt2 = isinstance(source, GPT2Config)
-    needed = ("rope_parameters", *["rms_norm_eps"] * ("model.norm.weight" in names))
+    needed = ("rope_parameters", *["rms_norm_eps"] * ("model.layers.0.input_layernorm.weight" in names))
     if missing := [] if is_gpt2 else [name for name in needed if not hasattr(source, name)]:
         raise ValueError(
             f"A model of type {source.model_type!r} cannot be converted, because its config.json has no "

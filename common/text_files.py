@@ -1,5 +1,5 @@
 # Copyright 2026 The AO-GPT package authors. SPDX-License-Identifier: Apache-2.0
-"""Local files with documents: text, JSONL, CSV and Parquet."""
+"""Local files with documents: text, JSONL, CSV, Parquet, and Arrow (of `Dataset.save_to_disk`)."""
 
 import csv
 import glob
@@ -28,7 +28,8 @@ logger = logging.getLogger(__name__)
 
 COMPRESSED = (".xz", ".gz", ".bz2", ".zst", ".zip")
 # Kinds of files by suffix. All other files are text.
-KINDS = {".json": "json", ".jsonl": "json", ".ndjson": "json", ".csv": "csv", ".tsv": "tsv", ".parquet": "parquet"}
+KINDS = {f".{kind}": kind for kind in ("json", "csv", "tsv", "parquet", "arrow")}
+KINDS |= {".jsonl": "json", ".ndjson": "json"}
 # A name with one of these suffixes is the name of a file.
 SUFFIXES = (".txt", ".text", ".md", ".py", ".raw", ".tokens", *KINDS, *COMPRESSED)
 BLANK_LINES = re.compile(r"^\s*(?:\n|\Z)", re.MULTILINE)

@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from datasets import Dataset
+from datasets import Dataset, DatasetDict
 
 from common.corpora import is_hub_name, load_corpus, python_stdlib, unicode_names
 from common.data_arguments import DataArguments
@@ -349,6 +349,17 @@ def test_the_first_part_of_a_data_set_is_an_error(tmp_path: Path, options: dict[
         documents(tmp_path / "set", **options)
     folder.rename(tmp_path / "set" / "plain_text" / "train")
     assert documents(tmp_path / "set", **options, **({"validation_documents": 9} if options else {}))
+
+
+@pytest.mark.parametrize("options", [{}, {"streaming": True, "tokenizer": "gpt2"}])
+def test_data_sets_that_were_saved(tmp_path: Path, options: dict[str, Any], caplog: pytest.LogCaptureFixture) -> None:
+    one, two = (Dataset.from_dict({"body": texts}) for texts in (WORDS[:150], WORDS[150:]))
+    DatasetDict({"train": one, "validation": two}).save_to_disk(
+        tmp_path / "set", num_shards={"train": 2, "validation": 1}
+    )
+    corpus = load_corpus(DataArguments([str(tmp_path / "set")], text_column="body", **options))
+    assert (sorted(corpus.train), sorted(corpus.validation)) == (sorted(WORDS[:150]), sorted(WORDS[150:]))
+    assert "not read" not in caplog.text
 
 
 def test_sources_of_a_data_set_of_the_hub(monkeypatch: pytest.MonkeyPatch) -> None:

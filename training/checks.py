@@ -82,12 +82,7 @@ def check_arguments(model: Architecture, data: DataArguments, training: Training
 def check_examples(data: Data, model: Architecture, training: TrainingArguments) -> None:
     """Raise a `ValueError` if the corpus has examples or texts that cannot be learned as the arguments say."""
     has_turns = data.has_examples and data.validation[0]["in_turns"]
-    is_left_to_right = training.orders == "left_to_right" or (has_turns and training.orders == "gaps_last")
-    fractions = training.left_to_right_fraction, training.final_left_to_right_fraction
-    is_read_first = not has_turns and training.orders in ("context_first", "gaps_last") and not training.max_gap_length
-    contexts = [[label == -100 for label in row] for row in data.validation[:1000].get("labels", [])]
-    begins = not (is_read_first and contexts) or any(context == sorted(context, reverse=True) for context in contexts)
-    if training.distillation_weight and not (begins and (is_left_to_right or any(fractions))):
+    if training.distillation_weight and not _has_left_to_right_sequences(data, training, has_turns):
         raise ValueError(
             "`distillation_weight` has no effect without left-to-right sequences, whose context is at their beginning. "
             "Set `left_to_right_fraction`, or remove `distillation_weight`."
@@ -105,6 +100,17 @@ def check_examples(data: Data, model: Architecture, training: TrainingArguments)
             f"but is {training.orders}. Set `orders=gaps_last` to predict answers from left to right, or "
             "`orders=context_first` to predict them in random orders."
         )
+
+
+def _has_left_to_right_sequences(data: Data, training: TrainingArguments, has_turns: bool) -> bool:
+    """Return whether some sequences are predicted from left to right, with all of their context at the beginning."""
+    is_left_to_right = training.orders == "left_to_right" or (has_turns and training.orders == "gaps_last")
+    if not (is_left_to_right or training.left_to_right_fraction or training.final_left_to_right_fraction):
+        return False
+    if has_turns or training.max_gap_length or training.orders not in ("context_first", "gaps_last"):
+        return True
+    contexts = ([label == -100 for label in row] for row in data.validation[:1000].get("labels", [[]]))
+    return any(is_context == sorted(is_context, reverse=True) for is_context in contexts)
 
 
 def _check_objective(model: Architecture, training: TrainingArguments) -> None:

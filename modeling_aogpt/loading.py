@@ -61,7 +61,7 @@ def read_any_config(name_or_path: str | Path, **options: Any) -> PreTrainedConfi
         return AutoConfig.from_pretrained(name, trust_remote_code=False, **options)
     except OSError as error:
         raise ValueError(f"There is no model {str(name_or_path)!r}. Check the name. (Cause: {error})") from error
-    except ValueError as error:
+    except Exception as error:  # a damaged file can raise errors of any kind
         raise ValueError(
             f"The configuration of {str(name_or_path)!r} cannot be used. Models with code of their own are not "
             f"supported. (Cause: {error})"

@@ -16,6 +16,7 @@ from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
     AutoTokenizer,
+    PreTrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerFast,
     Qwen2Tokenizer,
@@ -666,6 +667,12 @@ LONGROPE = {"short_factor": [1.0] * 2, "long_factor": [1.0] * 2, "original_max_p
     ("family", "changes", "message"),
     [
         ("mistral", {"sliding_window": 5}, r"the last 5 tokens.* Set `--max_length` to 5"),
+        pytest.param(
+            *("llama", {"per_layer_config": {"1": {"skip": ["mlp"]}}}, "is_heterogeneous=True"),
+            marks=pytest.mark.skipif(
+                not hasattr(PreTrainedConfig, "is_heterogeneous"), reason="needs Transformers 5.24"
+            ),
+        ),
         ("qwen2", {"use_sliding_window": True, "sliding_window": 5, "max_window_layers": 1}, "the last 5 tokens"),
         ("olmo", {"clip_qkv": 3.0}, "clip_qkv=3.0"),
         ("gpt2", {"scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx=True"),
@@ -709,6 +716,10 @@ def test_other_layers_are_refused(model_type: str, dtype: torch.dtype) -> None:
         ({"model_type": "bert"}, "type 'bert' cannot be converted, .*no rope_parameters"),
         ({"model_type": "phi3", "pad_token_id": 0}, "type 'phi3'.* do not fit a Llama.*q_proj.weight is missing"),
         ({"model_type": "stablelm"}, "type 'stablelm' cannot be converted, .*no rms_norm_eps"),
+        ({"model_type": "recurrent_gemma", "max_position_embeddings": "absent"}, "no max_position_embeddings"),
+        ({"model_type": "clip"}, "type 'clip' cannot be converted, .*no causal language model"),  # no bos_token_id
+        ({"model_type": "llama", "hidden_act": "swish_glu"}, "type 'llama' cannot be converted, .*KeyError"),
+        ({"model_type": "llama", "vocab_size": "large"}, "configuration of .* cannot be used.*vocab_size"),
         ({"model_type": "granite", "embedding_multiplier": 12.0}, "Convert a model with `embedding_multiplier=1.0`"),
         ({"model_type": "llama", "quantization_config": {"quant_method": "fp8"}}, "`quantization_config=None`"),
         ({"model_type": "mistral", "sliding_window": 5}, "Set `--max_length` to 5 or less"),
@@ -720,7 +731,9 @@ def test_models_are_refused_before_their_weights_are_loaded(
 ) -> None:
     for path in source.glob("*.safetensors*"):
         path.unlink()
-    (source / "config.json").write_text(json.dumps(SIZES | {"bos_token_id": 1, "eos_token_id": 1} | changes))
+    settings = SIZES | {"bos_token_id": 1, "eos_token_id": 1} | changes
+    settings = {name: value for name, value in settings.items() if value != "absent"}
+    (source / "config.json").write_text(json.dumps(settings))
     with pytest.raises(ValueError, match=message):
         convert(str(source), tmp_path / "out")
 

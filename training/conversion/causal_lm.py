@@ -51,12 +51,11 @@ def convert_config(
     The `names` of the weights of the source show which biases and norms it has. The start token begins every sequence.
     `max_length` is the length of the longest sequence. It defaults to the limit of the source.
     """
-    given = json.loads(source.to_json_string())
     return AOGPTConfig(
         **convert_settings(source, names, max_length),
         target_injection="adaln" if isinstance(source, GPT2Config) else "none",
         start_token_id=start_token_id,
-        source_config={name: value for name, value in given.items() if name not in SOURCE_FACTS},
+        source_config={k: v for k, v in json.loads(source.to_json_string()).items() if k not in SOURCE_FACTS},
     )
 
 
@@ -132,8 +131,7 @@ def find_start_token(config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBas
     first, plain = (tokenizer("a", add_special_tokens=added).input_ids[:1] for added in (True, False))
     if first != plain:
         return first[0]
-    eos = config.eos_token_id[0] if isinstance(config.eos_token_id, list) else config.eos_token_id
-    for token_id in (tokenizer.bos_token_id, config.bos_token_id, tokenizer.eos_token_id, eos):
+    for token_id in (tokenizer.bos_token_id, getattr(config, "bos_token_id", None), tokenizer.eos_token_id):
         if token_id is not None:
             return token_id
     raise ValueError("The model has no beginning- or end-of-text token. Set `--start_token` to one of its tokens.")
@@ -162,16 +160,19 @@ def convert(
         raise ValueError(f"{source} is an adapter. Merge it into its base model with PEFT, and convert the result.")
     config = read_any_config(source)
     tokenizer = load_tokenizer(source)
-    start_token_id = find_start_token(config, tokenizer, start_token)
     # Raise errors before the weights are downloaded.
-    with torch.device("meta"):
-        empty = AutoModelForCausalLM.from_config(config)
+    try:
+        with torch.device("meta"):
+            empty = AutoModelForCausalLM.from_config(config)
+    except Exception as error:  # of any kind, if settings contradict each other
+        reason = f"Transformers makes no causal language model from its config.json. (Cause: {error!r:.200})"
+        raise ValueError(f"A model of type {config.model_type!r} cannot be converted, because {reason}") from error
+    start_token_id = find_start_token(empty.config, tokenizer, start_token)
     plan(empty, start_token_id, max_length)
-    if tokenizer.mask_token_id > config.vocab_size:
+    if tokenizer.mask_token_id > (size := empty.config.vocab_size):
         raise ValueError(
             f"The tokenizer of SOURCE has ids up to {tokenizer.mask_token_id - 1}, but the embedding table of SOURCE "
-            f"has only {config.vocab_size} entries. Call `resize_token_embeddings` of SOURCE and save it, or remove "
-            "the added tokens from its tokenizer."
+            f"has only {size} entries. Call its `resize_token_embeddings` and save it, or remove the added tokens."
         )
     causal = load_pretrained(AutoModelForCausalLM, source, dtype="auto").eval()
     model = convert_model(causal, start_token_id, max_length)

@@ -37,11 +37,11 @@ COMMON_SETTINGS = (
 
 # Settings that this package does not support, and the values at which they have no effect.
 UNSUPPORTED = (
-    dict.fromkeys(("quantization_config", "clip_qkv", "num_experts", "num_local_experts"))
+    {"is_heterogeneous": False, "scale_attn_weights": True}  # `per_layer_config` hides other settings: check it first
+    | dict.fromkeys(("quantization_config", "clip_qkv", "num_experts", "num_local_experts"))
     | dict.fromkeys(("attn_logit_softcapping", "final_logit_softcapping"))
     | dict.fromkeys(("embedding_multiplier", "residual_multiplier", "logits_scaling"), 1.0)
     | dict.fromkeys(("scale_attn_by_inverse_layer_idx", "reorder_and_upcast_attn", "add_cross_attention"), False)
-    | {"scale_attn_weights": True}
 )
 
 # Facts about the source that become part of model cards.
@@ -56,14 +56,13 @@ FAMILIES = "Llama, Mistral, Qwen2, Qwen3, SmolLM3, OLMo or GPT-2"
 def convert_settings(source: PreTrainedConfig, names: set[str], max_length: int | None) -> dict[str, Any]:
     """Return the settings of a model of this package with the layers of the source (see `causal_lm.convert_config`)."""
     for name, value in UNSUPPORTED.items():
-        if getattr(source, name, value) != value:
-            raise ValueError(
-                f"A model with `{name}={getattr(source, name)!r}` cannot be converted. Convert a model with "
-                f"`{name}={value!r}`."
-            )
+        if (given := getattr(source, name, value)) != value:
+            problem = f"A model with `{name}={given!r}` cannot be converted."
+            raise ValueError(f"{problem} Convert a model with `{name}={value!r}`.")
     is_gpt2 = isinstance(source, GPT2Config)
-    needed = ("rope_parameters", *["rms_norm_eps"] * ("model.layers.0.input_layernorm.weight" in names))
-    if missing := [] if is_gpt2 else [name for name in needed if not hasattr(source, name)]:
+    needed = ["rope_parameters", "max_position_embeddings"] if not is_gpt2 else []
+    needed += ["rms_norm_eps"] * ("model.layers.0.input_layernorm.weight" in names)
+    if missing := [name for name in needed if not hasattr(source, name)]:
         raise ValueError(
             f"A model of type {source.model_type!r} cannot be converted, because its config.json has no "
             f"{', '.join(missing)}. Use a {FAMILIES}, or another model with the layers of a Llama."

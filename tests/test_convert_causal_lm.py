@@ -667,6 +667,8 @@ LONGROPE = {"short_factor": [1.0] * 2, "long_factor": [1.0] * 2, "original_max_p
     ("family", "changes", "message"),
     [
         ("mistral", {"sliding_window": 5}, r"the last 5 tokens.* Set `--max_length` to 5"),
+        ("mistral", {"sliding_window": 5, "layer_types": ["full_attention"] * 2}, "the last 5 tokens"),  # ignored
+        ("llama", {"attention_chunk_size": 5}, "attention_chunk_size=5"),  # of the cache in generation
         pytest.param(
             *("llama", {"per_layer_config": {"1": {"skip": ["mlp"]}}}, "is_heterogeneous=True"),
             marks=pytest.mark.skipif(

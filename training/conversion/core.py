@@ -38,7 +38,7 @@ COMMON_SETTINGS = (
 # Settings that this package does not support, and the values at which they have no effect.
 UNSUPPORTED = (
     {"is_heterogeneous": False, "scale_attn_weights": True}  # `per_layer_config` hides other settings: check it first
-    | dict.fromkeys(("quantization_config", "clip_qkv", "num_experts", "num_local_experts"))
+    | dict.fromkeys(("quantization_config", "clip_qkv", "num_experts", "num_local_experts", "attention_chunk_size"))
     | dict.fromkeys(("attn_logit_softcapping", "final_logit_softcapping"))
     | dict.fromkeys(("embedding_multiplier", "residual_multiplier", "logits_scaling"), 1.0)
     | dict.fromkeys(("scale_attn_by_inverse_layer_idx", "reorder_and_upcast_attn", "add_cross_attention"), False)
@@ -93,7 +93,7 @@ def convert_settings(source: PreTrainedConfig, names: set[str], max_length: int 
 def _rotary_settings(source: PreTrainedConfig, names: set[str], max_length: int) -> dict[str, Any]:
     """Return the settings of a model with the layers of a Llama. The `names` of its weights show which parts it has."""
     window = getattr(source, "sliding_window", None)
-    layer_types = getattr(source, "layer_types", None) or []
+    layer_types = (hasattr(type(source), "layer_types") and source.layer_types) or []  # of no effect in a Mistral
     uses_window = not layer_types or any(kind != "full_attention" for kind in layer_types)
     if window is not None and window < max_length and uses_window:
         raise ValueError(

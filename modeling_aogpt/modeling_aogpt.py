@@ -895,14 +895,16 @@ class AOGPTModel(AOGPTStack):
             num_tokens, position_ids = input_ids.shape[1], kwargs.pop("position_ids", None)
             rows, _, is_beyond = prepare_causal_inputs(self, input_ids, attention_mask, position_ids, cache)
             input_ids, positions, target_positions, attention_mask, cache = rows.values()
+            if self.config.vocab_size > self.config.num_valid_tokens and not torch.compiler.is_compiling():
+                logger.warning_once(
+                    "If a library applies the head itself, as TRL does, ids that are not text get probability. First "
+                    "call `model.resize_token_embeddings(model.config.num_valid_tokens)`, which removes these ids."
+                )
         check_forward_arguments(self, kwargs)
         if num_kept is not None:
             check_integer("num_kept", num_kept, most=positions.shape[1])
-        if num_kept is not None and attention_mask is None and num_kept != positions.shape[1]:
-            raise ValueError(
-                f"`num_kept` ({num_kept}) is less than the number of rows ({positions.shape[1]}), but there is no "
-                "`attention_mask`. Pass a mask, because the default causal attention needs all rows."
-            )
+            if attention_mask is None and num_kept != positions.shape[1]:
+                raise ValueError("`num_kept` needs an `attention_mask`, unless it is the number of rows. Pass a mask.")
         precomputed = precomputed or self.precompute(target_positions.device)
         hidden_states = self.run_layers(
             self._embed(input_ids, positions, precomputed.has_starts),
@@ -945,10 +947,8 @@ class AOGPTWithHead(AOGPTPreTrainedModel):
         except AttributeError as error:
             if name not in ANY_ORDER_METHODS or self.model_class is not AOGPTModel:
                 raise
-            raise AttributeError(
-                f"{type(self).__name__} has no `{name}`. Load the model folder with AutoModel, which makes an "
-                "AOGPTForAnyOrderLM."
-            ) from error
+            message = f"{type(self).__name__} has no `{name}`. Load the model folder with AutoModel."
+            raise AttributeError(message) from error
 
     def warn_if_starts_count(self, is_counted: torch.BoolTensor, num_items_in_batch: object) -> None:
         """Warn if start tokens, which have no loss, count in `num_items_in_batch`. Read only the first batch."""
@@ -1204,8 +1204,8 @@ class AOGPTForCausalLM(AOGPTWithHead, CausalGenerationMixin):
     the new tokens. The start row is not stored in the cache, so the cache has one entry per token, as Transformers
     expects. If a text begins with the start token (`config.start_token_id`), this token is the start row.
 
-    Set `label_smoothing_factor` of the `Trainer` only if all ids are ids of text (`vocab_size` equals
-    `num_valid_tokens`). It adds the log-probabilities of all ids, and the loss would otherwise be infinite.
+    Before a `Trainer` with `label_smoothing_factor` or a trainer of TRL, call
+    `model.resize_token_embeddings(model.config.num_valid_tokens)`, or losses are infinite or count ids without text.
 
     Examples:
         >>> config = AOGPTConfig(vocab_size=100, hidden_size=32, num_hidden_layers=2, num_attention_heads=2)

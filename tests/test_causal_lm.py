@@ -65,6 +65,23 @@ def test_the_decoder_reads_texts_from_left_to_right(causal: AOGPTForCausalLM, id
         causal.base_model(ids, orders=ids)
 
 
+def test_libraries_that_apply_the_head_are_told_to_remove_ids_that_are_not_text(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    warnings: list[str] = []
+    monkeypatch.setattr("modeling_aogpt.modeling_aogpt.logger.warning_once", warnings.append)
+    ids = torch.tensor([[1, 2, 3]])
+    model = with_class(random_model(vocab_size=14, num_valid_tokens=11), AOGPTForCausalLM)
+    expected = model(ids).logits.log_softmax(dim=-1)[..., :11]
+    assert not warnings
+    model.base_model(ids)
+    assert ["model.resize_token_embeddings(" in warning for warning in warnings] == [True]
+    model.resize_token_embeddings(model.config.num_valid_tokens)
+    log_probs = model.lm_head(model.base_model(ids).last_hidden_state).log_softmax(dim=-1)
+    torch.testing.assert_close(log_probs, expected)
+    assert len(warnings) == 1
+
+
 @pytest.mark.parametrize("name", ["cache", "past_key_values"])
 @pytest.mark.parametrize("implementation", ["eager", "sdpa"])
 def test_several_passes_with_a_cache_equal_one_pass(

@@ -216,10 +216,10 @@ def _find_dataset(arguments: DataArguments) -> tuple[Rows, Sources, dict[str, li
 def _warn_of_unread(folder: str, available: Mapping[str, Any]) -> None:
     """Warn of unread files: `datasets` reads one type and, if there are names such as train.txt, only those."""
     read = {os.path.realpath(str(file)) for files in available.values() for file in files}
-    paths = filter(os.path.isfile, glob.glob(f"{glob.escape(folder)}/**", recursive=True))
-    others = (file for file in paths if not os.path.basename(file).startswith(ABOUT_DATA))
+    paths = glob.glob(f"{glob.escape(folder)}/**", recursive=True)
+    others = (file for file in paths if not (os.path.isdir(file) or os.path.basename(file).startswith(ABOUT_DATA)))
     if unread := [file for file in others if os.path.realpath(file) not in read]:
-        advice = f"If they are texts, set `corpus` to, say, '{folder}/*{os.path.splitext(unread[0])[1]}'."
+        advice = f"If they are texts, set `corpus` to, say, '{folder}/**/*{os.path.splitext(unread[0])[1]}'."
         logger.warning("%d files, such as %s, are not read. %s", len(unread), unread[0], advice)
 
 

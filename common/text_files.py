@@ -41,7 +41,7 @@ def find_files(patterns: Sequence[str]) -> list[str]:
     for pattern in patterns:
         expanded = os.path.expanduser(pattern)
         paths = [expanded] if os.path.isfile(expanded) else sorted(glob.glob(expanded, recursive=True))
-        matching = list(filter(os.path.isfile, paths))
+        matching = [path for path in paths if os.path.isfile(path) or not os.path.exists(path)]  # also broken links
         if not matching:
             raise ValueError(f"There is no file {pattern!r}. Check the path. (The working folder is {os.getcwd()}.)")
         files += matching

@@ -325,8 +325,16 @@ def test_files_of_no_split_are_named(folder: Path, caplog: pytest.LogCaptureFixt
         (folder / name).write_text('{"text": "more"}\n')
         load_corpus(DataArguments([str(folder)]))
         assert f"1 files, such as {folder / name}, are not read" in caplog.text
-        assert f"say, '{folder}/*{(folder / name).suffix}'" in caplog.text
+        assert f"say, '{folder}/**/*{(folder / name).suffix}'" in caplog.text
         (folder / name).unlink()
+
+
+def test_links_to_missing_files_are_not_passed_over(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (folder / "broken.jsonl").symlink_to(folder / "missing")
+    load_corpus(DataArguments([str(folder)]))
+    assert f"1 files, such as {folder}/broken.jsonl, are not read" in caplog.text
+    with pytest.raises(FileNotFoundError, match="broken"):
+        load_corpus(DataArguments([f"{folder}/*.jsonl"]))
 
 
 @pytest.mark.parametrize("options", [{}, {"streaming": True, "tokenizer": "gpt2"}])

@@ -897,8 +897,8 @@ class AOGPTModel(AOGPTStack):
             input_ids, positions, target_positions, attention_mask, cache = rows.values()
             if self.config.vocab_size > self.config.num_valid_tokens and not torch.compiler.is_compiling():
                 logger.warning_once(
-                    "If a library applies the head itself, as TRL does, ids that are not text get probability. First "
-                    "call `model.resize_token_embeddings(model.config.num_valid_tokens)`, which removes these ids."
+                    "If a library applies the head itself, as TRL does, ids that are not text get probability. Call "
+                    "`model.resize_token_embeddings(model.config.num_valid_tokens)`, then save and load the model."
                 )
         check_forward_arguments(self, kwargs)
         if num_kept is not None:
@@ -1204,8 +1204,8 @@ class AOGPTForCausalLM(AOGPTWithHead, CausalGenerationMixin):
     the new tokens. The start row is not stored in the cache, so the cache has one entry per token, as Transformers
     expects. If a text begins with the start token (`config.start_token_id`), this token is the start row.
 
-    Before a `Trainer` with `label_smoothing_factor` or a trainer of TRL, call
-    `model.resize_token_embeddings(model.config.num_valid_tokens)`, or losses are infinite or count ids without text.
+    A `Trainer` with `label_smoothing_factor` has infinite losses, and trainers of TRL wrong ones, until ids that are
+    not text are removed: call `model.resize_token_embeddings(model.config.num_valid_tokens)`, then save and load it.
 
     Examples:
         >>> config = AOGPTConfig(vocab_size=100, hidden_size=32, num_hidden_layers=2, num_attention_heads=2)

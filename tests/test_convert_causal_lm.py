@@ -668,6 +668,12 @@ LONGROPE = {"short_factor": [1.0] * 2, "long_factor": [1.0] * 2, "original_max_p
     [
         ("mistral", {"sliding_window": 5}, r"the last 5 tokens.* Set `--max_length` to 5"),
         ("mistral", {"sliding_window": 5, "layer_types": ["full_attention"] * 2}, "the last 5 tokens"),  # ignored
+        (
+            "llama",
+            {"model_type": "granite", "attention_multiplier": 0.50001},
+            "attention_multiplier=0.50001",
+        ),  # a head has a width of 4
+        ("llama", {"auto_map": {"AutoModel": "modeling.MyLlama"}}, "auto_map={'AutoModel'"),  # its code is not run
         ("llama", {"attention_chunk_size": 5}, "attention_chunk_size=5"),  # of the cache in generation
         pytest.param(
             *("llama", {"per_layer_config": {"1": {"skip": ["mlp"]}}}, "is_heterogeneous=True"),

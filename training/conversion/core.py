@@ -39,8 +39,8 @@ COMMON_SETTINGS = (
 UNSUPPORTED = (
     {"is_heterogeneous": False, "scale_attn_weights": True}  # `per_layer_config` hides other settings: check it first
     | dict.fromkeys(("quantization_config", "clip_qkv", "num_experts", "num_local_experts", "attention_chunk_size"))
-    | dict.fromkeys(("attn_logit_softcapping", "final_logit_softcapping"))
     | dict.fromkeys(("embedding_multiplier", "residual_multiplier", "logits_scaling"), 1.0)
+    | dict.fromkeys(("attn_logit_softcapping", "final_logit_softcapping", "attention_multiplier", "auto_map"))
     | dict.fromkeys(("scale_attn_by_inverse_layer_idx", "reorder_and_upcast_attn", "add_cross_attention"), False)
 )
 

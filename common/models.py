@@ -54,9 +54,9 @@ def save_model(model: Model, tokenizer: PreTrainedTokenizerBase, folder: Path) -
 
 
 def check_own_tokenizer(model: str, tokenizer: PreTrainedTokenizerBase, name: str) -> None:
-    """Raise a `ValueError` if the tokenizer of a model has other tokens than `tokenizer`, loaded from `name`."""
-    has_tokenizer = model != name and has_file(model, "tokenizer_config.json")
-    if has_tokenizer and load_tokenizer(model).get_vocab() != tokenizer.get_vocab():
+    """Raise a `ValueError` if a model's tokenizer has other tokens or ends than `tokenizer`, loaded from `name`."""
+    own = load_tokenizer(model) if model != name and has_file(model, "tokenizer_config.json") else tokenizer
+    if own.eos_token != tokenizer.eos_token or own.get_vocab() != tokenizer.get_vocab():
         raise ValueError(f"`tokenizer` ({name}) differs from the tokenizer of {model}. Remove `tokenizer`.")
 
 

@@ -112,6 +112,22 @@ def test_another_tokenizer_for_a_model_of_the_hub_is_an_error(
         check_own_tokenizer(name, load_tokenizer(folder), str(folder))
 
 
+def test_a_tokenizer_with_another_end_of_text_is_an_error(folder: Path, tmp_path: Path) -> None:
+    """Training ends texts with the tokenizer's end, but `generate` stops only at those of the configurations."""
+    tokenizer = load_tokenizer(folder)
+    tokenizer.eos_token = "a"
+    tokenizer.save_pretrained(tmp_path / "edited")
+    with pytest.raises(ValueError, match="edited\\) differs from the tokenizer of"):
+        check_own_tokenizer(str(folder), tokenizer, str(tmp_path / "edited"))
+    tokenizer.save_pretrained(folder)  # as if edited there
+    arguments = parse(folder, f"--tokenizer={folder}")
+    with pytest.raises(ValueError, match="The tokenizer has eos_token_id="):
+        check_tokenizer(tokenizer, *arguments)
+    path, ends = folder / "config.json", [0, tokenizer.eos_token_id]
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"eos_token_id": ends}))
+    check_tokenizer(tokenizer, *arguments)
+
+
 def test_missing_weights_are_errors(folder: Path, vocabulary: dict) -> None:
     remove_weight(folder, "lm_head.bias")
     with pytest.raises(ValueError, match=r"do not match its configuration:"):

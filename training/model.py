@@ -93,12 +93,12 @@ def check_tokenizer(
         return
     check_own_tokenizer(init_from, tokenizer, data.tokenizer)
     initial_config = read_config(init_from)
-    for name in ("num_valid_tokens", "mask_token_id"):
+    for name in ("num_valid_tokens", "mask_token_id", "eos_token_id"):
         given, expected = getattr(config, name), getattr(initial_config, name)
-        if given != expected:
+        if expected is not None and given not in (expected if isinstance(expected, list) else [expected]):
             raise ValueError(
                 f"The tokenizer has {name}={given}, but the model of {init_from} has {name}={expected}. Set "
-                "`tokenizer` to the tokenizer with which the model was trained."
+                "`tokenizer` to that of its training. Or set another end in config.json and generation_config.json."
             )
 
 

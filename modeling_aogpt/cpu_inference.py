@@ -1,8 +1,8 @@
 # Copyright 2026 The AO-GPT package authors. SPDX-License-Identifier: Apache-2.0
-"""Generation on a CPU: copies of models in which linear layers use oneDNN instead of PyTorch's default, MKL.
+"""Inference on a CPU: copies of models in which large linear layers use oneDNN instead of PyTorch's default, MKL.
 
-A generation multiplies few rows by large weights. For 8 to 63 rows, oneDNN takes 0.5 to 0.7 of MKL's time (2 cores of
-an AMD EPYC). Packing the weights, that is, copying them into oneDNN's own memory layout, reduces the time further. In
+In float32, oneDNN takes 0.5 to 0.7 of MKL's time from 16 rows on (one core of an AMD EPYC), but a call takes at least
+10 us. Packing the weights, that is, copying them into oneDNN's own memory layout, reduces the time further. In
 float32, it falls to 50 % for 4 rows, 75 % for 16 rows and 95 % for many rows, but not for a single row. In bfloat16, it
 also falls to 50 % for a single row.
 
@@ -17,6 +17,8 @@ from torch import nn
 
 from .devices import is_dispatched
 
+# Smallest number of multiplications for which oneDNN is faster than MKL in float32, without and with packed weights.
+LEAST_PRODUCTS, LEAST_PACKED_PRODUCTS = 2**20, 2**19
 HAS_ONEDNN = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
 
 
@@ -27,18 +29,19 @@ class OneDNNLinear(nn.Linear):
 
     def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
         """Return `hidden_states @ weight.T + bias`."""
-        num_rows = hidden_states.shape[:-1].numel()
-        if not num_rows or hidden_states.dtype != self.weight.dtype:
+        dtype, num_rows = self.weight.dtype, hidden_states.shape[:-1].numel()
+        is_packed = self.packed_weight is not None and gains_from_packing(dtype, num_rows)
+        least = (LEAST_PACKED_PRODUCTS if is_packed else LEAST_PRODUCTS) if dtype == torch.float32 else 1
+        if num_rows * self.weight.numel() < least or hidden_states.dtype != dtype:
             return F.linear(hidden_states, self.weight, self.bias)
-        is_faster = self.packed_weight is not None and gains_from_packing(self.weight.dtype, num_rows)
-        weight = self.packed_weight if is_faster else self.weight
+        weight = self.packed_weight if is_packed else self.weight
         return torch.ops.mkldnn._linear_pointwise(hidden_states, weight, self.bias, "none", [], "")
 
 
 def copy_for_cpu(model: nn.Module) -> nn.Module:
     """Return a copy of `model` whose plain linear layers on a CPU use oneDNN.
 
-    Use the copy for a single generation without gradients. It shares parameters, buffers, hooks and configuration with
+    Use the copy for a single call without gradients. It shares parameters, buffers, hooks and configuration with
     `model`. If oneDNN cannot be used, or if Accelerate manages the weights, return `model` itself.
     """
     may_use_onednn = (

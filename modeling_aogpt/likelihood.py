@@ -16,6 +16,7 @@ from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.utils import ModelOutput
 
+from .cpu_inference import copy_for_cpu
 from .devices import check_generator, draw_uniform, inference_method, rows_per_head_call
 from .orders import (
     CONTEXT,
@@ -196,7 +197,7 @@ class AnyOrderLikelihoodMixin:
             unused_id = int(self.config.start_token_id == 0)  # not the start token
             input_ids = input_ids.long().masked_fill(~(is_target | is_context | is_start), unused_id)
         input_ids = prepare_input_ids(self, input_ids, attention_mask)
-        scorer = RowScorer(self, input_ids, attention_mask, rows_per_pass, generator)
+        scorer = RowScorer(copy_for_cpu(self), input_ids, attention_mask, rows_per_pass, generator)
         if num_ranks is None:
             return score_orders(scorer, of_targets, of_context, num_orders, ensemble_size, sets)
         single = score_orders(scorer, of_targets, of_context, num_orders)

@@ -14,6 +14,7 @@ from transformers.utils import TransformersKwargs, can_return_tuple
 from transformers.utils.output_capturing import capture_outputs
 
 from .configuration_aogpt import MDMEncoderConfig
+from .cpu_inference import copy_for_cpu
 from .decoding_state import EncoderDecodingState
 from .devices import draw_uniform, has_padding, inference_method
 from .generation import AnyOrderGenerationMixin
@@ -396,7 +397,7 @@ class MDMEncoderForMaskedLM(MDMEncoderPreTrainedModel, AOGPTWithHead, AnyOrderGe
             is_hidden = ~(is_target | is_context)
             input_ids = prepare_input_ids(self, input_ids.masked_fill(is_hidden, 0))
             input_ids = input_ids.masked_fill(is_hidden, self.config.mask_token_id)
-        scorer = MaskedScorer(self, input_ids, attention_mask, rows_per_pass, generator)
+        scorer = MaskedScorer(copy_for_cpu(self), input_ids, attention_mask, rows_per_pass, generator)
         is_target = scorer.is_token if targets is None else is_target
         if orders is None and num_orders == 1 and block_length is None and stride is None:
             uses_time = targets is None and self.config.target_injection == "sigma"

@@ -12,13 +12,20 @@ from torch.profiler import ProfilerActivity, profile
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import PreTrainedModel
 
-from modeling_aogpt import decoding_state
+from modeling_aogpt import cpu_inference, decoding_state
 from modeling_aogpt.cpu_inference import HAS_ONEDNN, OneDNNLinear, copy_for_cpu, pack_weights
 from tests.references import random_encoder, random_model, seeded
 
 pytestmark = pytest.mark.skipif(not HAS_ONEDNN, reason="this PyTorch has no oneDNN")
 needs_bfloat16 = pytest.mark.skipif(not torch.cpu._is_avx512_bf16_supported(), reason="needs bfloat16 instructions")
 DTYPES = [torch.float32, pytest.param(torch.bfloat16, marks=needs_bfloat16)]
+
+
+@pytest.fixture(autouse=True)
+def any_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let layers of any size use oneDNN in float32."""
+    monkeypatch.setattr(cpu_inference, "LEAST_PRODUCTS", 1)
+    monkeypatch.setattr(cpu_inference, "LEAST_PACKED_PRODUCTS", 1)
 
 
 def uses_onednn(model: nn.Module) -> bool:
@@ -76,14 +83,35 @@ def test_only_plain_inference_uses_onednn(monkeypatch: pytest.MonkeyPatch) -> No
             assert not uses_onednn(layers)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_generation_uses_onednn_for_all_linear_layers(dtype: torch.dtype) -> None:
-    model = random_model().to(dtype)
+def find_products(function: Callable[[], object]) -> set[str]:
+    """Return the kinds of products that a function computes: with oneDNN, or with MKL."""
     with profile(activities=[ProfilerActivity.CPU]) as profiler:
-        model.generate(num_steps=3)
-    names = {event.key for event in profiler.key_averages()}
-    assert "mkldnn::_linear_pointwise" in names
-    assert "aten::addmm" not in names
+        function()
+    return {event.key for event in profiler.key_averages()} & {"mkldnn::_linear_pointwise", "aten::addmm", "aten::mm"}
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_inference_uses_onednn_for_all_linear_layers(dtype: torch.dtype) -> None:
+    model, encoder, ids = random_model().to(dtype), random_encoder().to(dtype), torch.tensor([[1, 2, 3]])
+    for function in (
+        lambda: model.generate(num_steps=3),
+        lambda: model.log_likelihood(ids),
+        lambda: encoder.log_likelihood(ids, num_times=2),
+    ):
+        assert find_products(function) == {"mkldnn::_linear_pointwise"}
+
+
+@torch.no_grad()
+def test_small_products_of_float32_do_not_use_onednn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cpu_inference, "LEAST_PRODUCTS", 24 * 40 * 5)
+    monkeypatch.setattr(cpu_inference, "LEAST_PACKED_PRODUCTS", 24 * 40 * 3)
+    copied = copy_for_cpu(nn.Sequential(nn.Linear(24, 40)))
+    for is_packed in (False, True):
+        small = [
+            find_products(lambda rows=rows: copied(torch.ones(rows, 24))) == {"aten::addmm"} for rows in range(1, 7)
+        ]
+        assert small == ([True] * 2 + [False] * 4 if is_packed else [True] * 4 + [False] * 2)
+        pack_weights(copied)
 
 
 def test_flop_counters_see_generation() -> None:

@@ -622,6 +622,7 @@ def test_the_facts_of_a_run_depend_on_the_chat_template(
         (ROWS, ("--orders=random",), "orders=gaps_last"),
         ([{"prefix": "a", "middle": "b", "suffix": "c"}] * 9, ("--orders=left_to_right",), "orders=gaps_last"),
         (ROWS, ("--max_gap_length=3", "--orders=gaps_last"), "max_gap_length"),
+        ([{"prefix": "a", "middle": "b", "suffix": "c"}] * 9, ("--left_to_right_fraction=0.5",), "fraction.*no effect"),
         (
             [{"prefix": "a", "middle": "b", "suffix": "c"}] * 9,
             ("--distillation_weight=1", "--left_to_right_fraction=0.5"),

@@ -91,6 +91,9 @@ def check_examples(data: Data, model: Architecture, training: TrainingArguments)
         return
     if training.max_gap_length is not None and has_turns:
         raise ValueError(f"`max_gap_length` needs gaps, but {data.arguments.name} has prompts. Remove it.")
+    is_fixed = not has_turns and training.orders == "gaps_last" and not training.max_gap_length
+    if is_fixed and (training.left_to_right_fraction or training.final_left_to_right_fraction):
+        raise ValueError("`left_to_right_fraction` has no effect on gaps with `orders=gaps_last`. Remove it.")
     if model["architecture"] == "encoder":
         raise ValueError(f"{data.arguments.name} has examples, which need `architecture=decoder`.")
     allowed = ("gaps_last", "context_first") + ("left_to_right",) * has_turns

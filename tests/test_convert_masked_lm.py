@@ -292,6 +292,8 @@ def test_windows_are_ignored(tmp_path: Path) -> None:
         ({"mask_token_id": "96"}, "`mask_token_id` is '96' in config.json"),
         ({"mask_token_id": None}, "`mask_token_id` is None in config.json, and None in the tokenizer"),
         ({"max_sequence_length": "long"}, "config.json has settings that are not allowed"),
+        ({"rope_theta": "large"}, "type 'llama' cannot be converted, .*TypeError"),
+        ({"n_heads": 0}, "config.json has settings that are not allowed"),
         ({"model_type": "qwen2"}, "type 'qwen2' cannot be converted.*'llada', 'Dream', 'a2d-llama'"),
         ({"alibi": True}, "alibi=True"),
         ({"clip_qkv": 0.5}, "clip_qkv=None"),

@@ -161,12 +161,7 @@ def convert(
     config = read_any_config(source)
     tokenizer = load_tokenizer(source)
     # Raise errors before the weights are downloaded.
-    try:
-        with torch.device("meta"):
-            empty = AutoModelForCausalLM.from_config(config)
-    except Exception as error:  # of any kind, if settings contradict each other
-        reason = f"Transformers makes no causal language model from its config.json. (Cause: {error!r:.200})"
-        raise ValueError(f"A model of type {config.model_type!r} cannot be converted, because {reason}") from error
+    empty = Blueprint.make(AutoModelForCausalLM.from_config, config).model
     start_token_id = find_start_token(empty.config, tokenizer, start_token)
     plan(empty, start_token_id, max_length)
     if tokenizer.mask_token_id > (size := empty.config.vocab_size):

@@ -19,7 +19,7 @@ from unittest.mock import patch
 
 import torch
 from huggingface_hub import snapshot_download
-from huggingface_hub.errors import HfHubHTTPError, StrictDataclassError
+from huggingface_hub.errors import HfHubHTTPError
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedTokenizerBase, Qwen2Tokenizer
 
 from common.commands import Parser, one_line_errors
@@ -147,7 +147,7 @@ def as_causal_lm(given: dict[str, Any]) -> PreTrainedConfig:
         )
     try:
         return AutoConfig.for_model(CAUSAL_TYPES.get(kind, "llama"), **settings)
-    except (StrictDataclassError, TypeError, ValueError) as error:
+    except Exception as error:  # of any kind, if settings contradict each other
         raise ValueError(
             f"config.json has settings that are not allowed: {error}. Correct them, or download the model again."
         ) from error

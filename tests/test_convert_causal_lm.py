@@ -541,6 +541,14 @@ def test_an_adapter_must_be_merged_first(source: Path, tmp_path: Path) -> None:
         convert(str(tmp_path / "adapter"), tmp_path / "model")
 
 
+def test_a_model_with_a_class_of_its_own_is_refused(source: Path, tmp_path: Path) -> None:
+    """Diffusion models, such as DiffuLLaMA, can have the configuration of the causal model they were trained from."""
+    path = source / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"architectures": ["DiscreteDiffusionModel"]}))
+    with pytest.raises(ValueError, match=r"DiscreteDiffusionModel.* cannot be converted"):
+        convert(str(source), tmp_path / "model")
+
+
 def test_generation_settings_are_exported_and_all_ends_of_text_are_known(source: Path, tmp_path: Path) -> None:
     """Chat models have several ends of text, often only in generation_config.json."""
     settings = {"eos_token_id": [5, START], "do_sample": True, "temperature": 0.7, "repetition_penalty": 1.05}

@@ -16,14 +16,7 @@ from typing import Any
 
 import torch
 from torch import nn
-from transformers import (
-    AutoModelForCausalLM,
-    AutoTokenizer,
-    GPT2Config,
-    PreTrainedConfig,
-    PreTrainedModel,
-    PreTrainedTokenizerBase,
-)
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from common.commands import Parser, one_line_errors
 from common.files import check_empty_folder
@@ -53,7 +46,7 @@ def convert_config(
     """
     return AOGPTConfig(
         **convert_settings(source, names, max_length),
-        target_injection="adaln" if isinstance(source, GPT2Config) else "none",
+        target_injection="adaln" if source.model_type == "gpt2" else "none",
         start_token_id=start_token_id,
         source_config={k: v for k, v in json.loads(source.to_json_string()).items() if k not in SOURCE_FACTS},
     )
@@ -79,7 +72,7 @@ def plan(source: PreTrainedModel, start_token_id: int, max_length: int | None) -
     `source` can be a model on the meta device. Everything but the values of its weights is then checked.
     """
     config = convert_config(source.config, set(source.state_dict()), start_token_id, max_length)
-    architecture = GPT2 if isinstance(source.config, GPT2Config) else None
+    architecture = GPT2 if source.config.model_type == "gpt2" else None
     blueprint = Blueprint.make(AOGPTForAnyOrderLM, config, architecture)
     tensors = released_tensors(source, config) | neutral_targets(blueprint)
     tensors = {name: tensor.to(source.dtype) for name, tensor in tensors.items()}
@@ -95,7 +88,7 @@ def released_tensors(source: PreTrainedModel, config: AOGPTConfig) -> Tensors:
     is used twice.
     """
     tensors = dict(source.state_dict())
-    if isinstance(source.config, GPT2Config):
+    if source.config.model_type == "gpt2":
         positions = tensors["transformer.wpe.weight"][: config.max_position_embeddings]
         tensors["transformer.wpe.weight"] = torch.cat((positions, positions[-1:]))
         for name, tensor in tensors.items():
@@ -162,6 +155,10 @@ def convert(
     tokenizer = load_tokenizer(source)
     # Raise errors before the weights are downloaded.
     empty = Blueprint.make(AutoModelForCausalLM.from_config, config).model
+    kind = type(empty).__name__
+    if (names := config.architectures or [kind]) != [kind]:  # such as a DiffuLLaMA
+        advice = f"If its predictions are those of {kind}, set `architectures` in a copy."
+        raise ValueError(f"{source} has the `architectures` {names}, and cannot be converted. {advice}")
     start_token_id = find_start_token(empty.config, tokenizer, start_token)
     plan(empty, start_token_id, max_length)
     if tokenizer.mask_token_id > (size := empty.config.vocab_size):

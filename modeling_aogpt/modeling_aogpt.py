@@ -963,6 +963,9 @@ class AOGPTWithHead(AOGPTPreTrainedModel):
 
     def apply_head(self, hidden_states: torch.Tensor) -> torch.Tensor:
         """Return logits (..., vocab_size) on the device of `hidden_states`, even if the head is on another device."""
+        tuned = getattr(self.lm_head, "token_adapter", None)  # of PEFT's `trainable_token_indices`
+        if tuned is not None and self.config.lm_head_bias and not (tuned.merged or tuned.disable_adapters):
+            raise ValueError("PEFT's `trainable_token_indices` omit the head's bias. Use `modules_to_save` instead.")
         return self.lm_head(hidden_states).to(hidden_states.device)
 
     def compute_loss(

@@ -822,6 +822,20 @@ def test_an_adapter_of_one_of_two_tied_weights_is_merged_into_this_one(
             load(tmp_path / "adapter")
 
 
+def test_peft_cannot_train_tokens_of_a_head_with_a_bias(tmp_path: Path, tokenizer: PreTrainedTokenizerBase) -> None:
+    base = load_model(save_model_folder(tmp_path / "base", tokenizer))
+    base.lm_head.bias.data.fill_(1.0)
+    expected = logits(base)
+    tokens = {"embed_tokens": [1], "lm_head": [1]}
+    tuned = get_peft_model(base, LoraConfig(r=2, target_modules=["o_proj"], trainable_token_indices=tokens))
+    with pytest.raises(ValueError, match="omit the head's bias"):
+        logits(tuned)
+    with tuned.disable_adapter():
+        torch.testing.assert_close(logits(tuned), expected)
+    tuned.merge_adapter()
+    torch.testing.assert_close(logits(tuned), expected)
+
+
 def test_replicated_layers_are_not_merged(tmp_path: Path, tokenizer: PreTrainedTokenizerBase) -> None:
     folder = save_model_folder(tmp_path / "base", tokenizer)
     config = LoraConfig(r=2, target_modules=["o_proj"], layer_replication=[[0, 1], [0, 1]])

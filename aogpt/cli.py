@@ -82,7 +82,11 @@ def load(options: argparse.Namespace) -> tuple[Model, PreTrainedTokenizerBase]:
     """Return the model of a command on its device, and its tokenizer."""
     device, name = find_device(options.device), find_model(options.model)
     model = load_model(name).to(device)
-    return model, load_matching_tokenizer(model.config, name)
+    tokenizer, ends = load_matching_tokenizer(model.config, name), model.generation_config.eos_token_id
+    if ends is not None and tokenizer.eos_token_id not in (ends if isinstance(ends, list) else [ends]):
+        text = f"Texts do not end at {tokenizer.eos_token!r}. Add its id to `eos_token_id` in generation_config.json."
+        print(f"warning: {text}", file=sys.stderr)
+    return model, tokenizer
 
 
 def make_generator(options: argparse.Namespace) -> torch.Generator | None:
@@ -156,8 +160,7 @@ def run_score(options: argparse.Namespace) -> None:
         "token_log_likelihood": output.token_log_likelihood[0].tolist(),
     }
     shown = f"{nats:.4f} ± {error:.4f}" if error > 0 else f"{nats:.4f}"
-    summary = f"{shown} nats, {ids.shape[1]} tokens, {result['bits_per_byte']:.4f} bits per byte"
-    print_result(options, summary, result)
+    print_result(options, f"{shown} nats, {ids.shape[1]} tokens, {result['bits_per_byte']:.4f} bits per byte", result)
 
 
 def run_convert(options: argparse.Namespace) -> None:
@@ -174,13 +177,10 @@ def run_serve(options: argparse.Namespace) -> None:
     from .serve import Server, serve
 
     model, tokenizer = load(options)
-    for name, value in read_settings(options).items():
-        setattr(model.generation_config, name, value)
-    model.generation_config.validate()
-    names = ("max_batch", "max_queue", "max_gap", "padded_length")
-    options.max_gap = longest_gap(options, model)
+    model.generation_config.update(**read_settings(options))
+    limits = {name: getattr(options, name) for name in ("max_batch", "max_queue", "padded_length")}
     key = options.api_key or os.environ.get("AOGPT_API_KEY") or None
-    server = Server(model, tokenizer, options.model, key, **{name: getattr(options, name) for name in names})
+    server = Server(model, tokenizer, options.model, key, max_gap=longest_gap(options, model), **limits)
     serve(server, options.host, options.port)
 
 

@@ -38,6 +38,19 @@ def test_generate_continues_fills_in_and_writes_text(
     assert json.loads(output) == {"texts": tiny_tokenizer.batch_decode(expected, skip_special_tokens=True)}
 
 
+def test_an_edited_end_of_text_at_which_texts_do_not_end_gives_a_warning(
+    folder: str, tiny_tokenizer: PreTrainedTokenizerFast, capsys: pytest.CaptureFixture
+) -> None:
+    model = AOGPTForAnyOrderLM.from_pretrained(folder)
+    tiny_tokenizer.eos_token = "b"
+    for ends, has_warning in ((0, True), ([0, 2], True), (1, False), ([0, 1], False), (None, False)):
+        model.generation_config.eos_token_id = ends
+        model.save_pretrained(folder)
+        tiny_tokenizer.save_pretrained(folder)
+        main(["generate", folder, "a", "--max_new_tokens", "1"])
+        assert ("Texts do not end at 'b'" in capsys.readouterr().err) == has_warning
+
+
 @pytest.mark.parametrize("limit", [{"max_length": 5}, {"max_new_tokens": 3}])
 def test_the_length_in_the_settings_of_the_model_is_used(
     folder: str, tiny_tokenizer: PreTrainedTokenizerFast, limit: dict[str, int], capsys: pytest.CaptureFixture

@@ -88,8 +88,10 @@ def load_pretrained(model_class: Any, name_or_path: str | Path, **options: Any) 
     """
     for index in Path(name_or_path).glob("*.index.json"):
         read_index(index)  # Transformers would also read files outside the folder
+    for path in Path(name_or_path).glob(GENERATION_CONFIG_NAME):
+        read_json(path)  # Transformers would ignore a damaged file
+    options |= {"output_loading_info": True, "trust_remote_code": False}
     try:
-        options |= {"output_loading_info": True, "trust_remote_code": False}
         model, report = model_class.from_pretrained(name_or_path, **options)
     except (OSError, SafetensorError) as error:
         raise ValueError(
@@ -105,7 +107,6 @@ def load_pretrained(model_class: Any, name_or_path: str | Path, **options: Any) 
     restore_generation_config(model, name_or_path)
     if not isinstance(model.config, AOGPTConfig):
         del report["unexpected_keys"]
-    # The message has the number of keys of each kind, and only the first three keys.
     if wrong := {f"{len(keys)} {kind}": sorted(map(str, keys))[:3] for kind, keys in report.items() if keys}:
         raise ValueError(
             f"The weights of {name_or_path} do not match its configuration: {wrong}. Copy or download the model again. "

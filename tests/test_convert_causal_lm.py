@@ -565,6 +565,14 @@ def test_generation_settings_are_exported_and_all_ends_of_text_are_known(source:
     assert not hasattr(exported.config, "generation_config")
 
 
+@pytest.mark.parametrize("content", ["{", "[1]"])
+def test_damaged_generation_settings_are_an_error(content: str, source: Path, tmp_path: Path) -> None:
+    """Transformers ignores such a file, so ends of text would be lost."""
+    (source / "generation_config.json").write_text(content)
+    with pytest.raises(ValueError, match=r"generation_config\.json is (missing or )?damaged"):
+        convert(str(source), tmp_path / "model")
+
+
 def test_generation_settings_that_cannot_be_saved_are_not_exported(source: Path, tmp_path: Path) -> None:
     """Some published models set `temperature` together with `do_sample=False`."""
     settings = {"do_sample": False, "temperature": 0.9, "eos_token_id": [5, START]}

@@ -34,6 +34,7 @@ def load_tokenizer(name_or_path: str | Path) -> PreTrainedTokenizerBase:
         raise ValueError(f"The folder {name_or_path} contains no tokenizer. Pass the tokenizer, or save it there.")
     try:
         tokenizer = AutoTokenizer.from_pretrained(name_or_path, trust_remote_code=False)
+        ids = tokenizer(SAMPLE, add_special_tokens=False, verbose=False).input_ids  # fails without an unknown token
     except Exception as error:  # a damaged file can raise errors of any kind
         raise ValueError(f"The tokenizer {name_or_path!r} cannot be loaded from a folder or Hub: {error}") from error
     if tokenizer.is_fast and getattr(tokenizer.backend_tokenizer.model, "dropout", None):
@@ -44,8 +45,7 @@ def load_tokenizer(name_or_path: str | Path) -> PreTrainedTokenizerBase:
     if own := file and type(tokenizer.backend_tokenizer).from_file(file):
         own.no_truncation()
         own.no_padding()
-    encode = partial(tokenizer, add_special_tokens=False, verbose=False)
-    if own and own.encode(SAMPLE, add_special_tokens=False).ids != (ids := encode(SAMPLE).input_ids):
+    if own and own.encode(SAMPLE, add_special_tokens=False).ids != ids:
         logger.warning(
             f"{type(tokenizer).__name__} encodes {SAMPLE!r} differently from {file}, and decodes the ids to "
             f"{tokenizer.decode(ids)!r}. If the model was trained with that file, set `tokenizer_class` in "

@@ -133,6 +133,14 @@ def test_a_tokenizer_with_another_mask_than_the_model_is_an_error(tmp_path: Path
         load_matching_tokenizer(AOGPTConfig(vocab_size=5), str(tmp_path))
 
 
+def test_a_tokenizer_that_cannot_encode_each_text_is_an_error(tmp_path: Path) -> None:
+    """Without an unknown token, as for DNA, `tokenizers` raises a plain `Exception`."""
+    tokenizer = Tokenizer(models.WordLevel({"A": 0, "C": 1, "</s>": 2}))
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="</s>").save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match=r"cannot be loaded .*Missing \[UNK\] token"):
+        load_tokenizer(tmp_path)
+
+
 def test_tokenizers_that_cannot_be_used_are_errors(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="The tokenizer 'nowhere' cannot be loaded from"):
         load_tokenizer("nowhere")

@@ -84,8 +84,8 @@ def load(options: argparse.Namespace) -> tuple[Model, PreTrainedTokenizerBase]:
     model = load_model(name).to(device)
     tokenizer, ends = load_matching_tokenizer(model.config, name), model.generation_config.eos_token_id
     if ends is not None and tokenizer.eos_token_id not in (ends if isinstance(ends, list) else [ends]):
-        text = f"Texts do not end at {tokenizer.eos_token!r}. Add its id to `eos_token_id` in generation_config.json."
-        print(f"warning: {text}", file=sys.stderr)
+        text = f"Texts do not end at {tokenizer.eos_token!r}, the end-of-text of the tokenizer."
+        print(f"warning: {text} Add its id to `eos_token_id` in generation_config.json.", file=sys.stderr)
     return model, tokenizer
 
 

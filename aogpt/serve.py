@@ -327,7 +327,8 @@ class Server:
             raise ApiError(400, f"{fault} Shorten the text, or request fewer tokens.", code="context_length_exceeded")
         if has_gap:
             if max_tokens is not None and max(lengths) > max_tokens:
-                raise ApiError(400, f"`lengths` exceed the largest number of new tokens ({max_tokens}).", "lengths")
+                fault = f"The largest of `lengths` ({max(lengths)}) exceeds the limit of {max_tokens} new tokens."
+                raise ApiError(400, f"{fault} Shorten it, or increase the limit.", "lengths")
             arguments |= {"lengths": lengths, "padded_length": query.padded_length or self.padded_length}
         else:
             arguments["max_new_tokens"] = needed

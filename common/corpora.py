@@ -32,7 +32,7 @@ logger = logging.getLogger(__name__)
 
 HUB_OPTIONS = ("corpus_config", "corpus_revision", "train_split", "validation_split")
 ROWS_TO_CHECK = 100  # at the beginning of a stream
-ABOUT_DATA = ("README", "LICENSE", "dataset_info", "dataset_dict", "state.json")  # such files have no data
+ABOUT_DATA = ("README", "LICENSE", "dataset_info", "dataset_dict", "state.json")  # prefixes of files without data
 
 # Prefixes of names that the corpus `unicode-names` excludes. After the prefix, such a name has only a code point or a
 # transliteration. Other families of numbered characters are not listed, because all names with a digit are excluded.

@@ -19,8 +19,8 @@ class DataArguments(Options):
     corpus: list[str] = option(
         ["unicode-names"],
         "Built-in corpus (`unicode-names` or `python-stdlib`); or text, JSONL, CSV, Parquet or Arrow files, or glob "
-        "patterns of such files, also compressed (such as .gz or .xz); or name or folder of a dataset; or a function "
-        "`module:function` that yields pairs (key, text). Data with the columns `messages`, or `prompt` and "
+        "patterns of such files, also compressed (such as .gz or .xz); or Hub name or folder of a dataset; or "
+        "a function `module:function` that yields pairs (key, text). Data with the columns `messages`, or `prompt` and "
         "`completion`, or `prefix`, `suffix` and `middle`, are examples for fine-tuning.",
     )
     corpus_config: str | None = option(None, "Configuration of the Hub dataset.")

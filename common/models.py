@@ -54,7 +54,7 @@ def save_model(model: Model, tokenizer: PreTrainedTokenizerBase, folder: Path) -
 
 
 def check_own_tokenizer(model: str, tokenizer: PreTrainedTokenizerBase, name: str) -> None:
-    """Raise a `ValueError` if a model's tokenizer has other tokens or ends than `tokenizer`, loaded from `name`."""
+    """Raise a `ValueError` if a model's tokenizer has other tokens or end-of-text than `tokenizer` (of `name`)."""
     own = load_tokenizer(model) if model != name and has_file(model, "tokenizer_config.json") else tokenizer
     if own.eos_token != tokenizer.eos_token or own.get_vocab() != tokenizer.get_vocab():
         raise ValueError(f"`tokenizer` ({name}) differs from the tokenizer of {model}. Remove `tokenizer`.")

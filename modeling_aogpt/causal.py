@@ -178,9 +178,9 @@ def warn_if_started(config: AOGPTConfig, tokens: torch.LongTensor) -> None:
     if special and torch.isin(tokens, torch.tensor(special, device=tokens.device)).any():
         row = "a learned start row" if config.start_token_id is None else f"the start token {config.start_token_id}"
         logger.warning_once(
-            f"A text begins with a special token (one of {special}). It is treated as text, as this model adds {row}. "
-            "If it is there to start the text, remove it: call the tokenizer with add_special_tokens=False, and "
-            "`generate()` without inputs if there is no prompt. In lm-eval, use `--model aogpt` (eval/harness.py)."
+            f"A text begins with a special token (one of {special}). It is treated as text, because the model adds "
+            f"{row}. If it is there to start the text, remove it: call the tokenizer with add_special_tokens=False, "
+            "and `generate()` without inputs if there is no prompt. In lm-eval, use `--model aogpt` (eval/harness.py)."
         )
 
 

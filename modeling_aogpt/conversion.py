@@ -111,7 +111,7 @@ class Blueprint:
             with torch.device("meta"):
                 model = make_model(config)
         except Exception as error:  # of any kind, if settings contradict each other
-            reason = f"because it cannot be made from its config.json: {error!r:.300}"
+            reason = f"because no model can be made from its config.json. Correct this file. (Cause: {error!r:.300})"
             raise ValueError(f"A model of type {config.model_type!r} cannot be converted, {reason}") from error
         weights, names, modules = model.state_dict(), {}, []
         for is_block, items in groupby(renamed.items(), lambda item: "{layer}" in item[0]):

@@ -159,7 +159,7 @@ class AnyOrderLikelihoodMixin:
         Returns:
             [`LogLikelihoodOutput`], without gradients (`forward` gives gradients). The standard error includes the
             random choice of orders, contexts and their permutations. It is NaN with a single ensemble along a fixed
-            order, or a single random order: random contexts do not show how log p varies between orders.
+            order, and with a single random order, even with `num_ranks`: one order does not show how log p varies.
 
         Raises:
             ValueError: If an argument is not allowed, if `targets` and `context` overlap or do not fit `input_ids`, or
@@ -247,7 +247,7 @@ class AnyOrderLikelihoodMixin:
 
         Raises:
             ValueError: If the shapes differ, if steps decrease along an order, if a token is not an id of text, or if
-                `attention_mask` is missing and tokens to the left of others are unused, as padding of a prompt is.
+                `attention_mask` is missing and an unused token, such as padding, is to the left of a used one.
 
         Examples:
             >>> from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM
@@ -385,7 +385,7 @@ def prepare_steps(
         )
     last = orders.masked_fill(~is_used, -1).amax(dim=1, keepdim=True)  # column
     if attention_mask is None and (index_by_rank(is_text, orders) & ~is_used & (orders < last)).any():
-        raise ValueError("Tokens left of text are unused. Pass an `attention_mask` that is 0 at padding of prompts.")
+        raise ValueError("Unused tokens (such as padding) are left of text. Pass an `attention_mask` with 0 at them.")
     return orders, steps, is_text, is_used
 
 

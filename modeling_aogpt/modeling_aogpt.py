@@ -904,7 +904,7 @@ class AOGPTModel(AOGPTStack):
         if num_kept is not None:
             check_integer("num_kept", num_kept, most=positions.shape[1])
             if attention_mask is None and num_kept != positions.shape[1]:
-                raise ValueError("`num_kept` needs an `attention_mask`, unless it is the number of rows. Pass a mask.")
+                raise ValueError(f"`num_kept={num_kept}` of {positions.shape[1]} rows needs an `attention_mask`.")
         precomputed = precomputed or self.precompute(target_positions.device)
         hidden_states = self.run_layers(
             self._embed(input_ids, positions, precomputed.has_starts),
@@ -1207,8 +1207,8 @@ class AOGPTForCausalLM(AOGPTWithHead, CausalGenerationMixin):
     the new tokens. The start row is not stored in the cache, so the cache has one entry per token, as Transformers
     expects. If a text begins with the start token (`config.start_token_id`), this token is the start row.
 
-    A `Trainer` with `label_smoothing_factor` has infinite losses, and trainers of TRL wrong ones, until ids that are
-    not text are removed: call `model.resize_token_embeddings(model.config.num_valid_tokens)`, then save and load it.
+    Before you train with `label_smoothing_factor` or TRL, remove ids that are not text, with which losses are infinite
+    or wrong: call `model.resize_token_embeddings(model.config.num_valid_tokens)`, then save and load the model.
 
     Examples:
         >>> config = AOGPTConfig(vocab_size=100, hidden_size=32, num_hidden_layers=2, num_attention_heads=2)

@@ -626,7 +626,7 @@ def test_the_facts_of_a_run_depend_on_the_chat_template(
         (
             [{"prefix": "a", "middle": "b", "suffix": "c"}] * 9,
             ("--distillation_weight=1", "--left_to_right_fraction=0.5"),
-            "distillation_weight.*at their beginning",
+            "distillation_weight.*all context comes first",
         ),
         (ROWS, ("--lora_alpha=3",), "lora_alpha"),
         ([{"prompt": "a", "completion": "2024-01-01"}] * 9, (), "completion.*Parquet"),

@@ -569,7 +569,7 @@ def test_num_kept_returns_the_last_rows_and_needs_an_attention_mask(ids: torch.L
         model.set_attn_implementation(implementation)
         last = model.model(**rows, attention_mask=causal, num_kept=5).last_hidden_state
         torch.testing.assert_close(last, whole[:, 7:], rtol=0, atol=1e-12)
-    with pytest.raises(ValueError, match="`num_kept` needs an `attention_mask`"):
+    with pytest.raises(ValueError, match="`num_kept=5` of 12 rows needs an `attention_mask`"):
         model.model(**rows, num_kept=5)
     with pytest.raises(ValueError, match=r"`num_kept` must be an integer from 1 to 12"):
         model.model(**rows, attention_mask=causal, num_kept=0)

@@ -403,7 +403,7 @@ def test_a_special_token_at_the_beginning_is_text_and_gives_a_warning(messages: 
     with_start(torch.tensor([[2, 1], [1, 3]]))
     assert not messages
     with_start(torch.tensor([[2, 1], [3, 1]]))
-    assert "(one of [3]). It is treated as text, as this model adds the start token 2." in messages.pop()
+    assert "(one of [3]). It is treated as text, because the model adds the start token 2." in messages.pop()
     logits, ids = causal(torch.tensor([[2, 1, 5]])).logits, torch.tensor([[2, 1, 5]])
     assert_close(logits[:, :-1], model(ids).logits[:, 1:])
 

@@ -84,8 +84,8 @@ def check_examples(data: Data, model: Architecture, training: TrainingArguments)
     has_turns = data.has_examples and data.validation[0]["in_turns"]
     if training.distillation_weight and not _has_left_to_right_sequences(data, training, has_turns):
         raise ValueError(
-            "`distillation_weight` has no effect without left-to-right sequences, whose context is at their beginning. "
-            "Set `left_to_right_fraction`, or remove `distillation_weight`."
+            "`distillation_weight` has no effect without left-to-right sequences in which all context comes first. "
+            "Set `left_to_right_fraction` or other `orders`, or remove `distillation_weight`."
         )
     if not data.has_examples:
         return
@@ -93,7 +93,7 @@ def check_examples(data: Data, model: Architecture, training: TrainingArguments)
         raise ValueError(f"`max_gap_length` needs gaps, but {data.arguments.name} has prompts. Remove it.")
     is_fixed = not has_turns and training.orders == "gaps_last" and not training.max_gap_length
     if is_fixed and (training.left_to_right_fraction or training.final_left_to_right_fraction):
-        raise ValueError("`left_to_right_fraction` has no effect on gaps with `orders=gaps_last`. Remove it.")
+        raise ValueError("`left_to_right_fraction` has no effect on texts with gaps and `orders=gaps_last`. Remove it.")
     if model["architecture"] == "encoder":
         raise ValueError(f"{data.arguments.name} has examples, which need `architecture=decoder`.")
     allowed = ("gaps_last", "context_first") + ("left_to_right",) * has_turns

@@ -98,7 +98,7 @@ def check_tokenizer(
         if expected is not None and given not in (expected if isinstance(expected, list) else [expected]):
             raise ValueError(
                 f"The tokenizer has {name}={given}, but the model of {init_from} has {name}={expected}. Set "
-                "`tokenizer` to that of its training. Or set another end in config.json and generation_config.json."
+                "`tokenizer` to that of its training. For another end of text, edit `eos_token_id` in its config files."
             )
 
 

@@ -206,12 +206,12 @@ class Pretraining:
         self.ema.num_updates = self.progress.step
         if self.accelerator.scaler is not None and checkpoint.metadata["scaler"] is not None:
             self.accelerator.scaler.load_state_dict(checkpoint.metadata["scaler"])
-        if self.accelerator.is_main_process:  # a kill may have left them
+        if self.accelerator.is_main_process:  # a killed run may not have removed them
             self.checkpoints.remove_older(checkpoint.path)
         logger.info("Resuming from %s.", checkpoint.path)
 
     def is_milestone(self, step: int) -> bool:
-        """Return whether to keep the checkpoint of a step: that before the decay, or the best so far or until then."""
+        """Return whether to keep a checkpoint: the last before the decay, the best until then, or the best so far."""
         decay = first_decay_step(self.training)  # a longer run continues there, and may need the best one until then
         best = (self.model_step(), self.model_step(decay or 0)) if self.training.keep_best else ()
         return step in (decay, *best)

@@ -36,7 +36,7 @@ def changed_settings(saved: dict[str, Any], current: dict[str, Any]) -> dict[str
     defaults = to_settings(DEFAULTS, DataArguments(), TrainingArguments())
     saved, current = defaults | saved, defaults | current  # runs of earlier versions do not have all settings
     values = {key: (saved.get(key), current.get(key)) for key in sorted(saved.keys() | current.keys())}
-    with_effect = {"eval_sequences", *(["eval_steps"] if current["keep_best"] else [])}  # affect the evaluations
+    with_effect = {"eval_sequences", *(["eval_steps"] if current["keep_best"] else [])}  # affect evaluations or model
     return {key: pair for key, pair in values.items() if pair[0] != pair[1] and key not in WITHOUT_EFFECT - with_effect}
 
 

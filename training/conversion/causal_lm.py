@@ -157,14 +157,14 @@ def convert(
     empty = Blueprint.make(AutoModelForCausalLM.from_config, config).model
     kind = type(empty).__name__
     if (names := config.architectures or [kind]) != [kind]:  # such as a DiffuLLaMA
-        advice = f"If its predictions are those of {kind}, set `architectures` in a copy."
+        advice = f"If it predicts as a {kind} does, set them to {[kind]} in the config.json of a copy."
         raise ValueError(f"{source} has the `architectures` {names}, and cannot be converted. {advice}")
     start_token_id = find_start_token(empty.config, tokenizer, start_token)
     plan(empty, start_token_id, max_length)
     if tokenizer.mask_token_id > (size := empty.config.vocab_size):
         raise ValueError(
             f"The tokenizer of SOURCE has ids up to {tokenizer.mask_token_id - 1}, but the embedding table of SOURCE "
-            f"has only {size} entries. Call its `resize_token_embeddings` and save it, or remove the added tokens."
+            f"has only {size} entries. Call `resize_token_embeddings` of the model and save it, or remove added tokens."
         )
     causal = load_pretrained(AutoModelForCausalLM, source, dtype="auto").eval()
     model = convert_model(causal, start_token_id, max_length)

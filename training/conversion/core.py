@@ -93,7 +93,7 @@ def convert_settings(source: PreTrainedConfig, names: set[str], max_length: int 
 def _rotary_settings(source: PreTrainedConfig, names: set[str], max_length: int) -> dict[str, Any]:
     """Return the settings of a model with the layers of a Llama. The `names` of its weights show which parts it has."""
     window = getattr(source, "sliding_window", None)
-    layer_types = (hasattr(type(source), "layer_types") and source.layer_types) or []  # of no effect in a Mistral
+    layer_types = (hasattr(type(source), "layer_types") and source.layer_types) or []  # a Mistral ignores them
     uses_window = not layer_types or any(kind != "full_attention" for kind in layer_types)
     if window is not None and window < max_length and uses_window:
         raise ValueError(

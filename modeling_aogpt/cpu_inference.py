@@ -17,8 +17,7 @@ from torch import nn
 
 from .devices import is_dispatched
 
-# Smallest number of multiplications for which oneDNN is faster than MKL in float32, without and with packed weights.
-LEAST_PRODUCTS, LEAST_PACKED_PRODUCTS = 2**20, 2**19
+LEAST_PRODUCTS = 2**19  # smallest number of multiplications for which oneDNN is about as fast as MKL in float32
 HAS_ONEDNN = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
 
 
@@ -30,10 +29,10 @@ class OneDNNLinear(nn.Linear):
     def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
         """Return `hidden_states @ weight.T + bias`."""
         dtype, num_rows = self.weight.dtype, hidden_states.shape[:-1].numel()
-        is_packed = self.packed_weight is not None and gains_from_packing(dtype, num_rows)
-        least = (LEAST_PACKED_PRODUCTS if is_packed else LEAST_PRODUCTS) if dtype == torch.float32 else 1
+        least = LEAST_PRODUCTS if dtype == torch.float32 else 1
         if num_rows * self.weight.numel() < least or hidden_states.dtype != dtype:
             return F.linear(hidden_states, self.weight, self.bias)
+        is_packed = self.packed_weight is not None and gains_from_packing(dtype, num_rows)
         weight = self.packed_weight if is_packed else self.weight
         return torch.ops.mkldnn._linear_pointwise(hidden_states, weight, self.bias, "none", [], "")
 

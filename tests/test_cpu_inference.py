@@ -25,7 +25,6 @@ DTYPES = [torch.float32, pytest.param(torch.bfloat16, marks=needs_bfloat16)]
 def any_size(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let layers of any size use oneDNN in float32."""
     monkeypatch.setattr(cpu_inference, "LEAST_PRODUCTS", 1)
-    monkeypatch.setattr(cpu_inference, "LEAST_PACKED_PRODUCTS", 1)
 
 
 def uses_onednn(model: nn.Module) -> bool:
@@ -103,14 +102,12 @@ def test_inference_uses_onednn_for_all_linear_layers(dtype: torch.dtype) -> None
 
 @torch.no_grad()
 def test_small_products_of_float32_do_not_use_onednn(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cpu_inference, "LEAST_PRODUCTS", 24 * 40 * 5)
-    monkeypatch.setattr(cpu_inference, "LEAST_PACKED_PRODUCTS", 24 * 40 * 3)
+    monkeypatch.setattr(cpu_inference, "LEAST_PRODUCTS", 24 * 40 * 3)
     copied = copy_for_cpu(nn.Sequential(nn.Linear(24, 40)))
-    for is_packed in (False, True):
-        small = [
-            find_products(lambda rows=rows: copied(torch.ones(rows, 24))) == {"aten::addmm"} for rows in range(1, 7)
-        ]
-        assert small == ([True] * 2 + [False] * 4 if is_packed else [True] * 4 + [False] * 2)
+    for _ in ("unpacked", "packed"):
+        for rows in range(1, 5):
+            expected = {"aten::addmm" if rows < 3 else "mkldnn::_linear_pointwise"}
+            assert find_products(lambda rows=rows: copied(torch.ones(rows, 24))) == expected
         pack_weights(copied)
 
 

@@ -26,6 +26,7 @@ logger = logging.get_logger(__name__)
 
 EXAMPLE = "example"  # column with examples as JSON
 KINDS = (("messages",), ("prompt", "completion"), ("prefix", "suffix", "middle"))
+NULLS = "Objects lose nulls, which Arrow may have added. To keep them, save `tools` as a string of JSON, chats as text."
 MESSAGES = 'a list of messages such as {"role": "user", "content": "Hello"}'
 QUOTED_ARGUMENTS = re.compile(r'"arguments": ("[{](?:[^"\\]|\\.)*")')  # JSON in a string of JSON
 GENERATION = re.compile(r"\{%-?\s*generation\s*-?%\}")  # the mark of an answer in a chat template
@@ -73,6 +74,8 @@ def _to_json(rows: dict[str, list], features: dict[str, Any]) -> dict[str, list[
 def _drop_padding(value: Any, feature: Any) -> Any:
     """Return a value without the nulls that Arrow adds for keys of other rows. Keep JSON as it is."""
     if isinstance(value, dict) and isinstance(feature, dict):
+        if None in value.values() and "role" not in feature:  # templates read a null of a message as a missing key
+            logger.warning_once(NULLS)
         return {key: _drop_padding(item, feature[key]) for key, item in value.items() if item is not None}
     inner = getattr(feature, "feature", None)
     return [_drop_padding(item, inner) for item in value] if isinstance(value, list) else value
@@ -143,8 +146,7 @@ def encode_example(example: str, tokenizer: PreTrainedTokenizerBase, start_token
         elif "messages" in values:
             ids, is_answer = _encode_chat(_check_messages("messages", values["messages"]), tools, tokenizer)
         else:
-            parts = _split_completion(values["prompt"], values["completion"], tools, tokenizer)
-            ids, is_answer = _encode(parts, tokenizer)
+            ids, is_answer = _encode(_split_completion(**values, tools=tools, tokenizer=tokenizer), tokenizer)
         decoded = tokenizer.decode(ids)
         if any(quoted in decoded for quoted in QUOTED_ARGUMENTS.findall(example)):
             raise ValueError("The chat template quotes the `arguments` of a tool call, which are text. Use an object.")
@@ -247,9 +249,7 @@ def _check_messages(name: str, messages: Any) -> list[dict[str, str]]:
 
 def format_example(ids: list[int], labels: list[int], tokenizer: PreTrainedTokenizerBase, colours: bool) -> str:
     """Return the text of an example: context in grey and answers in green, or answers in double brackets."""
-    answer, context = ((GREEN, RESET), (GREY, RESET)) if colours else (("[[", "]]"), ("", ""))
-    text = ""
-    for is_context, run in groupby(zip(ids, labels, strict=True), lambda pair: pair[1] == -100):
-        opening, closing = context if is_context else answer
-        text += f"{opening}{tokenizer.decode([token for token, _ in run])}{closing}"
-    return text
+    marks = ((GREEN, RESET), (GREY, RESET)) if colours else (("[[", "]]"), ("", ""))
+    runs = groupby(zip(ids, labels, strict=True), lambda pair: pair[1] == -100)
+    texts = ((marks[is_context], tokenizer.decode([token for token, _ in run])) for is_context, run in runs)
+    return "".join(f"{opening}{text}{closing}" for (opening, closing), text in texts)

@@ -301,6 +301,19 @@ def test_tokenizers_of_all_kinds_keep_texts(kind: str, monkeypatch: pytest.Monke
     assert not warnings
 
 
+@pytest.mark.parametrize("null", ["in tools", "in arguments", "in a message", "nowhere"])
+def test_nulls_that_objects_lose_are_reported(null: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    warnings: list[str] = []
+    monkeypatch.setattr("common.examples.logger.warning_once", warnings.append)
+    schema = {"type": "string", "default": None if null == "in tools" else ""}
+    call = {"function": {"name": "f", "arguments": {"c": None if null == "in arguments" else ""}}}
+    message = CHAT[1] | {"tool_calls": [call], "name": None if null == "in a message" else ""}
+    row = {"prompt": [CHAT[:1]], "completion": [[message]], "tools": [[{"name": "f", "parameters": {"c": schema}}]]}
+    (made,) = make_examples(Dataset.from_dict(row), tuple(row))[EXAMPLE]
+    assert "null" not in made
+    assert len(warnings) == (null in {"in tools", "in arguments"})
+
+
 def test_tools_are_shown_without_the_nulls_of_parquet() -> None:
     tokenizer = KINDS["byte-level"]()
     tokenizer.chat_template = PLAIN

@@ -430,7 +430,7 @@ class DataCollatorForAnyOrderLM(OrderDistribution):
         key = (int(os.environ.get("RANK", "0")), worker.seed if worker else -1)
         if self._stream is None or self._stream[0] != key:
             seed = make_streams(int(make_streams(self.seed, torch.tensor(key[0]))), torch.tensor(key[1]))
-            self._stream = key, random.Random(int(seed))  # torch.Generator cannot be sent to workers
+            self._stream = key, random.Random(int(seed) % 2**64)  # workers cannot always read a torch.Generator
         return self._stream[1].getrandbits(64) - 2**63
 
 

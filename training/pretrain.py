@@ -213,7 +213,8 @@ class Pretraining:
     def is_milestone(self, step: int) -> bool:
         """Return whether to keep a checkpoint: the last before the decay, the best until then, or the best so far."""
         decay = first_decay_step(self.training)  # a longer run continues there, and may need the best one until then
-        best = (self.model_step(), self.model_step(decay or 0)) if self.training.keep_best else ()
+        until_decay = None if decay is None else self.model_step(decay)
+        best = (self.model_step(), until_decay) if self.training.keep_best else ()
         return step in (decay, *best)
 
     def model_step(self, last: float = math.inf) -> int | None:

@@ -15,6 +15,7 @@ from typing import Any, NoReturn
 import torch
 from transformers import PreTrainedTokenizerBase
 
+from modeling_aogpt.configuration_aogpt import as_list
 from modeling_aogpt.convert_reference_checkpoint import convert
 from modeling_aogpt.generation_config import FIELDS
 from modeling_aogpt.loading import Model, find_device, find_model, load_model
@@ -83,7 +84,7 @@ def load(options: argparse.Namespace) -> tuple[Model, PreTrainedTokenizerBase]:
     device, name = find_device(options.device), find_model(options.model)
     model = load_model(name).to(device)
     tokenizer, ends = load_matching_tokenizer(model.config, name), model.generation_config.eos_token_id
-    if ends is not None and tokenizer.eos_token_id not in (ends if isinstance(ends, list) else [ends]):
+    if ends is not None and tokenizer.eos_token_id not in as_list(ends):
         text = f"Texts do not end at {tokenizer.eos_token!r}, the end-of-text of the tokenizer."
         print(f"warning: {text} Add its id to `eos_token_id` in generation_config.json.", file=sys.stderr)
     return model, tokenizer

@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from modeling_aogpt.configuration_aogpt import as_list
 from modeling_aogpt.infill import pad_texts
 from modeling_aogpt.loading import Model
 
@@ -99,7 +100,7 @@ class Worker:
         self.model, self.max_batch, self.max_queue = model, max_batch, max_queue
         ids = model.generation_config.eos_token_id
         ids = model.config.eos_token_id if ids is None else ids
-        self.end_of_text = frozenset(ids if isinstance(ids, list) else [] if ids is None else [ids])
+        self.end_of_text = frozenset(as_list(ids)) - {None}
         self.waiting: list[Job] = []
         self.condition, self.is_closed = Condition(), False
         self.thread = Thread(target=self._run, name="aogpt-worker", daemon=True)

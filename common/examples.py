@@ -51,7 +51,7 @@ def make_examples(dataset: Dataset, columns: tuple[str, ...]) -> Dataset:
     """Return a dataset of examples in the column `EXAMPLE`. Raise a `ValueError` if a column has dates."""
     for column in columns:
         kind = str(dataset.features[column])
-        if re.search(r"Value\('(time|date)", kind):  # JSON has no types of its own
+        if re.search(r"Value\('(time|date)", kind):  # JSON has no type for dates
             raise ValueError(f"`{column}` must hold text, but holds dates ({kind}). Save it as text, in Parquet.")
         if "Value('float" in kind:  # 2.5 in one row makes 2 in another a float
             logger.warning(f"`{column}` has floats ({kind}). If some were integers, save them inside a string of JSON.")
@@ -249,7 +249,9 @@ def _check_messages(name: str, messages: Any) -> list[dict[str, str]]:
 
 def format_example(ids: list[int], labels: list[int], tokenizer: PreTrainedTokenizerBase, colours: bool) -> str:
     """Return the text of an example: context in grey and answers in green, or answers in double brackets."""
-    marks = ((GREEN, RESET), (GREY, RESET)) if colours else (("[[", "]]"), ("", ""))
-    runs = groupby(zip(ids, labels, strict=True), lambda pair: pair[1] == -100)
-    texts = ((marks[is_context], tokenizer.decode([token for token, _ in run])) for is_context, run in runs)
-    return "".join(f"{opening}{text}{closing}" for (opening, closing), text in texts)
+    answer, context = ((GREEN, RESET), (GREY, RESET)) if colours else (("[[", "]]"), ("", ""))
+    text = ""
+    for is_context, run in groupby(zip(ids, labels, strict=True), lambda pair: pair[1] == -100):
+        opening, closing = context if is_context else answer
+        text += f"{opening}{tokenizer.decode([token for token, _ in run])}{closing}"
+    return text

@@ -45,6 +45,7 @@ from common.results import default_length
 from eval.infilling import Filler, Gap
 from eval.journal import make_generator, split_batches
 from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM
+from modeling_aogpt.configuration_aogpt import as_list
 from modeling_aogpt.devices import rows_per_head_call
 from modeling_aogpt.infill import encode_between_masks, encode_parts, pad_texts
 from modeling_aogpt.likelihood import ROWS_PER_HEAD_CALL
@@ -366,8 +367,7 @@ class AnyOrderLM(LM):
         own = {name: getattr(self.model.generation_config, name) for name in OF_WHOLE_TEXTS} | settings
         ends = set(find_special_ids(until, self.tokenizer))
         if own["stop_at_eos"] is not False:
-            eos = own["eos_token_id"]
-            ends |= {self.tokenizer.eos_token_id, *(eos if isinstance(eos, list) else [eos])}
+            ends |= {self.tokenizer.eos_token_id, *as_list(own["eos_token_id"])}
         texts, new = [""] * len(contexts), [[] for _ in contexts]
         least = own["min_new_tokens"] or 0
         per_call = self.max_length if own["num_steps"] or own["refine_rounds"] else TOKENS_PER_CALL

@@ -43,6 +43,7 @@ from common.tokenizers import num_unpadded, to_bytes
 from eval.estimates import bits_per_byte_over, wilson_interval
 from eval.journal import Journal, name_by_content
 from eval.tables import show_metric
+from modeling_aogpt.configuration_aogpt import as_list
 from modeling_aogpt.generation_config import AnyOrderGenerationConfig
 from modeling_aogpt.loading import Model, find_model, load_model, read_config
 from modeling_aogpt.tokenization import load_matching_tokenizer, load_tokenizer
@@ -211,8 +212,7 @@ class Filler:
         self.max_length = min(max_length, model.config.max_gap_length or max_length)  # also for the scores
         self.order = "left_to_right" if orders == "gaps_last" else "confidence"
         # A padded document has no end-of-text before its padding. In packed text, a gap can contain end-of-text.
-        eos = model.config.eos_token_id
-        self.end_of_text = eos if isinstance(eos, list) else [eos]  # the first one is the padding, as in `infill`
+        self.end_of_text = as_list(model.config.eos_token_id)  # the first one is the padding, as in `infill`
         has_end = padded_length is not None or self.predicts_end
         suppressed = model.generation_config.suppress_tokens or []  # no other setting of the model is used
         config = AnyOrderGenerationConfig(do_sample=False, suppress_tokens=suppressed or None)

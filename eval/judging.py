@@ -17,6 +17,7 @@ from common.tokenizers import num_unpadded
 from eval.estimates import perplexity_over, ratio_with_error
 from eval.journal import score_sequences
 from eval.scorers import CausalScorer, check_causal
+from modeling_aogpt.configuration_aogpt import as_list
 from modeling_aogpt.loading import load_pretrained
 
 MAX_LENGTH = 1024  # longest sample, in tokens, for a judge without a maximum
@@ -101,8 +102,7 @@ def make_samples(
     sequences: list[list[int]], tokenizer: PreTrainedTokenizerBase, config: PreTrainedConfig
 ) -> list[Sample]:
     """Return sequences of a model with the configuration `config` as samples, without padding."""
-    eos, kept = config.eos_token_id, []
-    ends = eos if isinstance(eos, list) else [eos]
+    ends, kept = as_list(config.eos_token_id), []
     for ids in sequences:
         length = num_unpadded(ids, tokenizer.eos_token_id, config.pad_token_id)
         has_end = length > 0 and ids[length - 1] in ends

@@ -16,7 +16,7 @@ from transformers.modeling_outputs import CausalLMOutputWithPast
 from transformers.modeling_utils import PreTrainedModel
 from transformers.utils import ModelOutput, logging
 
-from .configuration_aogpt import AOGPTConfig
+from .configuration_aogpt import AOGPTConfig, as_list
 from .devices import has_padding, is_readable
 from .orders import token_positions
 from .validation import check_integer_dtype, check_tensor, find_tokens, prepare_input_ids, should_validate, start_mask
@@ -172,9 +172,8 @@ def replace_start_row(
 
 
 def warn_if_started(config: AOGPTConfig, tokens: torch.LongTensor) -> None:
-    """Warn if a first token of a text (one of `tokens`) is beginning- or end-of-text, but not the start token."""
-    ends = config.eos_token_id if isinstance(config.eos_token_id, list) else [config.eos_token_id]
-    special = sorted({config.bos_token_id, *ends} - {None, config.start_token_id})
+    """Warn if one of `tokens`, the first ones of texts, is beginning- or end-of-text, but not the start token."""
+    special = sorted({config.bos_token_id, *as_list(config.eos_token_id)} - {None, config.start_token_id})
     if special and torch.isin(tokens, torch.tensor(special, device=tokens.device)).any():
         row = "a learned start row" if config.start_token_id is None else f"the start token {config.start_token_id}"
         logger.warning_once(

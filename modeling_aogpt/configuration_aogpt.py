@@ -55,6 +55,11 @@ ROPE_PARAMETERS = (
 GPT2_VOCAB_SIZE, GPT2_PADDED_VOCAB_SIZE = 50257, 50304
 
 
+def as_list(ids: object) -> list:
+    """Return `ids` as a list. Fields such as `eos_token_id` contain one id or a list of ids."""
+    return ids if isinstance(ids, list) else [ids]
+
+
 class AOGPTConfig(PreTrainedConfig):
     r"""Configuration of an AO-GPT model (arXiv 2506.19935), or of a sigma-GPT model, the paper's baseline.
 

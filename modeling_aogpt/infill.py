@@ -24,6 +24,7 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedTokenizerBase, RepetitionPenaltyLogitsProcessor
 from transformers.utils import ModelOutput, logging
 
+from .configuration_aogpt import as_list
 from .devices import check_generator, inference_method
 from .generation_config import AnyOrderGenerationConfig
 from .likelihood import ROWS_PER_PASS
@@ -198,13 +199,13 @@ class AnyOrderInfillingMixin:
         lengths = range(1, (longest or DEFAULT_MAX_LENGTH) + 1) if lengths is None else lengths
         searches = self._parse_texts(input_ids, list_lengths(lengths), padded_length, tokenizer)
         # In a gap at the end of a document, end-of-text would make the same text as in a shorter gap.
-        eos = [] if padded_length is None else self._end_of_text_ids()
+        eos = [] if padded_length is None else as_list(self.config.eos_token_id)
         # A start token at the beginning would not be text.
         start = [] if self.config.start_token_id is None else [self.config.start_token_id]
         excluded = [token for token in (*eos, *start) if token < self.config.num_valid_tokens]
         # Check the settings before all candidates are scored.
         settings = self._check_settings(generator, tokenizer, kwargs)
-        is_end = set() if longest is None else {self._end_of_text_ids()[0]}
+        is_end = set() if longest is None else {as_list(self.config.eos_token_id)[0]}
         settings.suppress_tokens = list({*excluded, *(settings.suppress_tokens or [])} - is_end) or None
         options = {name: kwargs.get(name) for name in ("logits_processor", "streamer")}
         generate = partial(self._generate, config=settings, generator=generator, **options)
@@ -352,21 +353,17 @@ class AnyOrderInfillingMixin:
         for length, segment in zip(lengths, search.segments[1:], strict=True):
             ids += [self.config.mask_token_id] * length + segment
         num_padding = 0 if padded is None else padded + self._num_starts(search.segments) - len(ids)
-        return torch.tensor(ids + self._end_of_text_ids()[:1] * num_padding)
+        return torch.tensor(ids + as_list(self.config.eos_token_id)[:1] * num_padding)
 
     def _num_starts(self, segments: list[list[int]]) -> int:
         """Return 1 if a text begins with the model's start token, which is not part of the text, else 0."""
         return int(segments[0][:1] == [self.config.start_token_id])
 
-    def _end_of_text_ids(self) -> list[int]:
-        eos = self.config.eos_token_id
-        return list(eos) if isinstance(eos, list) else [eos]
-
     def _fill_until_end(
         self, searches: list[LengthSearch], settings: AnyOrderGenerationConfig, generate: partial[ModelOutput]
     ) -> list[InfillingOutput]:
         """Fill in each gap until the model predicts its end, and score the samples."""
-        mask, end = self.config.mask_token_id, self._end_of_text_ids()[0]
+        mask, end = self.config.mask_token_id, as_list(self.config.eos_token_id)[0]
         is_one_by_one = settings.is_left_to_right and settings.unmasks_one_by_one and settings.strategy == "parallel"
         processors = make_processors(settings, self.config.num_valid_tokens)
         processors += generate.keywords["logits_processor"] or []

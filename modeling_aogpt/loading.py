@@ -88,7 +88,7 @@ def load_pretrained(model_class: Any, name_or_path: str | Path, **options: Any) 
     """
     for index in Path(name_or_path).glob("*.index.json"):
         read_index(index)  # Transformers would also read files outside the folder
-    for path in Path(name_or_path).glob(GENERATION_CONFIG_NAME):
+    if (path := Path(name_or_path, GENERATION_CONFIG_NAME)).is_file():
         read_json(path)  # Transformers would ignore a damaged file
     options |= {"output_loading_info": True, "trust_remote_code": False}
     try:

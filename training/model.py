@@ -15,6 +15,7 @@ from common.data_arguments import DataArguments
 from common.models import check_own_tokenizer
 from common.tokenizers import vocabulary_arguments
 from modeling_aogpt import AOGPTConfig
+from modeling_aogpt.configuration_aogpt import as_list
 from modeling_aogpt.loading import Model, load_pretrained, read_config
 from training.activation_checkpointing import checkpoint_activations
 from training.architecture import Architecture, build_config
@@ -95,7 +96,7 @@ def check_tokenizer(
     initial_config = read_config(init_from)
     for name in ("num_valid_tokens", "mask_token_id", "eos_token_id"):
         given, expected = getattr(config, name), getattr(initial_config, name)
-        if expected is not None and given not in (expected if isinstance(expected, list) else [expected]):
+        if expected is not None and given not in as_list(expected):
             raise ValueError(
                 f"The tokenizer has {name}={given}, but the model of {init_from} has {name}={expected}. Set "
                 "`tokenizer` to that of its training. For another end of text, edit `eos_token_id` in its config files."

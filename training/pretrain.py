@@ -206,7 +206,7 @@ class Pretraining:
         self.ema.num_updates = self.progress.step
         if self.accelerator.scaler is not None and checkpoint.metadata["scaler"] is not None:
             self.accelerator.scaler.load_state_dict(checkpoint.metadata["scaler"])
-        if self.accelerator.is_main_process:  # a killed run may not have removed them
+        if self.accelerator.is_main_process:  # a kill can leave older checkpoints
             self.checkpoints.remove_older(checkpoint.path)
         logger.info("Resuming from %s.", checkpoint.path)
 

@@ -36,8 +36,9 @@ def changed_settings(saved: dict[str, Any], current: dict[str, Any]) -> dict[str
     defaults = to_settings(DEFAULTS, DataArguments(), TrainingArguments())
     saved, current = defaults | saved, defaults | current  # runs of earlier versions do not have all settings
     values = {key: (saved.get(key), current.get(key)) for key in sorted(saved.keys() | current.keys())}
-    with_effect = {"eval_sequences", *(["eval_steps"] if current["keep_best"] else [])}  # affect evaluations or model
-    return {key: pair for key, pair in values.items() if pair[0] != pair[1] and key not in WITHOUT_EFFECT - with_effect}
+    # `eval_sequences` changes evaluations, and `eval_steps` changes which weights can be the best.
+    may_change = WITHOUT_EFFECT - {"eval_sequences"} - ({"eval_steps"} if current["keep_best"] else set())
+    return {key: pair for key, pair in values.items() if pair[0] != pair[1] and key not in may_change}
 
 
 def check_same_run(saved: dict[str, Any], current: dict[str, Any], place: Path) -> None:

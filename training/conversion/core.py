@@ -12,13 +12,14 @@ import torch
 from huggingface_hub import metadata_load
 from torch import nn
 from torch.func import functional_call
-from transformers import GPT2Config, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 from transformers.utils import cached_file
 from yaml import YAMLError
 
 from common.models import save_model
 from modeling_aogpt import AOGPTForAnyOrderLM, MDMEncoderForMaskedLM
+from modeling_aogpt.configuration_aogpt import as_list
 from modeling_aogpt.conversion import Tensors
 from modeling_aogpt.validation import check_integer
 
@@ -59,9 +60,10 @@ def convert_settings(source: PreTrainedConfig, names: set[str], max_length: int 
         if (given := getattr(source, name, value)) != value:
             problem = f"A model with `{name}={given!r}` cannot be converted."
             raise ValueError(f"{problem} Convert a model with `{name}={value!r}`.")
-    is_gpt2 = isinstance(source, GPT2Config)
+    is_gpt2 = source.model_type == "gpt2"
     needed = ["rope_parameters", "max_position_embeddings"] if not is_gpt2 else []
-    needed += ["rms_norm_eps"] * ("model.layers.0.input_layernorm.weight" in names)
+    if "model.layers.0.input_layernorm.weight" in names:
+        needed.append("rms_norm_eps")
     if missing := [name for name in needed if not hasattr(source, name)]:
         raise ValueError(
             f"A model of type {source.model_type!r} cannot be converted, because its config.json has no "
@@ -93,7 +95,8 @@ def convert_settings(source: PreTrainedConfig, names: set[str], max_length: int 
 def _rotary_settings(source: PreTrainedConfig, names: set[str], max_length: int) -> dict[str, Any]:
     """Return the settings of a model with the layers of a Llama. The `names` of its weights show which parts it has."""
     window = getattr(source, "sliding_window", None)
-    layer_types = (hasattr(type(source), "layer_types") and source.layer_types) or []  # a Mistral ignores them
+    has_types = hasattr(type(source), "layer_types")  # a Mistral ignores them
+    layer_types = (source.layer_types or []) if has_types else []
     uses_window = not layer_types or any(kind != "full_attention" for kind in layer_types)
     if window is not None and window < max_length and uses_window:
         raise ValueError(
@@ -193,8 +196,7 @@ def save_converted(
 
     The first id in `ends` is the tokenizer's end-of-text. It separates and pads the documents in training.
     """
-    ends = ends if isinstance(ends, list) else [ends]
-    ends = list(dict.fromkeys([tokenizer.eos_token_id, *(token for token in ends if token is not None)]))
+    ends = list(dict.fromkeys([tokenizer.eos_token_id, *(token for token in as_list(ends) if token is not None)]))
     model.config.eos_token_id = model.generation_config.eos_token_id = ends if len(ends) > 1 else ends[0]
     model.config.source_config = (model.config.source_config or {}) | facts
     model.config.validate()
